@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 
-class Tick:
+class PingedTick:
     """The finished runs of one tick."""
 
     def __init__(self) -> None:

@@ -81,10 +81,10 @@ class Scene:
         self.hosts = member.hosts_of(hosts)
         self._urls = urls
         #: Ticks by instant, in microseconds since the epoch.
-        self.ticks: dict[int, account.Tick] = collections.defaultdict(
-            account.Tick)
+        self.ticks: dict[int, account.PingedTick] = collections.defaultdict(
+            account.PingedTick)
         #: The ticks that are counted.
-        self.counted: list[account.Tick] = []
+        self.counted: list[account.PingedTick] = []
         #: Changes of the group, in the order in which they were noticed.
         self.changes: list[str] = []
         #: Processes by name.
@@ -103,7 +103,7 @@ class Scene:
         return max(0.0, self._clock.monotonic() - self._began)
 
     @property
-    def tick(self) -> tuple[account.Tick, int]:
+    def tick(self) -> tuple[account.PingedTick, int]:
         """The newest tick, and the microseconds since then."""
         now = self._clock.now()
         return self.ticks[now - now % _PERIOD_US], now % _PERIOD_US

@@ -3,7 +3,7 @@
 
 from distperiodic.core.ring import Ring
 from distperiodic.demo import member
-from distperiodic.demo.account import Tick
+from distperiodic.demo.account import PingedTick
 from distperiodic.demo.account import lateness
 from distperiodic.demo.account import moves
 
@@ -16,7 +16,7 @@ def owners(**points):
 
 
 def test_a_second_ping_counts_the_host_twice_and_not_the_ping():
-    tick = Tick()
+    tick = PingedTick()
     for host, process in (('h1', 'a'), ('h2', 'a'), ('h2', 'b'), ('h2', 'b')):
         tick.runs[host].append(process)
 
