@@ -60,12 +60,6 @@ class _Source:
         self.book = book
         store = book.store
         identity = wiring.identity
-        self._store_clock: store_clock.StoreClock | None = None
-        if book.shared:
-            self._store_clock = store_clock.StoreClock(
-                wiring.clock, store, lambda: self._attendance.refresh(
-                    self.ticker.begin))
-            wiring = dataclasses.replace(wiring, clock=self._store_clock)
         self._clock = clock = wiring.clock
         self.grants: RunLeases | None = None
         if book.grants_here:
@@ -123,26 +117,19 @@ class _Source:
         """Start the ticks when the store's time and the status of the jobs are
         known.
         """
-        if self._store_clock is not None:
-            self._store_clock.sync()
-        else:
-            self._attendance.refresh(self.ticker.begin)
+        self._attendance.refresh(self.ticker.begin)
 
     @property
     def settled(self) -> bool:
         """True if no request is pending that acquires or releases claims."""
-        return (self._claimer.settled
-                and (self.steps is None or self.steps.settled)
-                and (self.grants is None or not self.book.shared
-                     or self.grants.settled))
+        return self._claimer.settled and (
+            self.steps is None or self.steps.settled)
 
     def close(self) -> None:
         """Claim nothing more. In a shared store, also start nothing more."""
         self.ticker.close()
         if self.steps is not None:
             self.steps.close()
-        if self.grants is not None and self.book.shared:
-            self.grants.close()
 
     def released(self, job: Job, objects: Sequence[str]) -> None:
         """Handle the end of runs of *objects*."""
@@ -157,18 +144,13 @@ class _Source:
 
         None means that the store is not shared, or unknown.
         """
-        return (None if self._store_clock is None
-                else self._store_clock.ahead)
+        return None
 
     def clock_differs(self) -> None:
         """Query the store's clock, because the estimate of it is wrong."""
-        if self._store_clock is not None:
-            self._store_clock.sync()
 
     def sweep_grants(self) -> None:
         """Check the store's clock, and the runs that were granted here."""
-        if self._store_clock is not None:
-            self._store_clock.sweep()
         if self.grants is None:
             return
         now = self._clock.monotonic()
@@ -179,8 +161,6 @@ class _Source:
 
     def hurry(self) -> None:
         """Read the status of the jobs at the next sweep."""
-        if self.book.shared:
-            self._attendance.hurry()
 
     def sweep_claims(self) -> None:
         """Check the steps and objects that wait to be claimed, and the status
@@ -189,8 +169,52 @@ class _Source:
         if self.steps is not None:
             self.steps.sweep()
         self._claimer.sweep()
-        if self.book.shared:
-            self._attendance.sweep()
+
+
+class _SharedSource(_Source):
+    """Source of claims in a store that members share."""
+
+    def __init__(self, book: leases.Book, dispatcher: Dispatcher,
+                 wiring: SchedulerWiring, pump: Callable[[], None]):
+        self._store_clock = store_clock.StoreClock(
+            wiring.clock, book.store,
+            lambda: self._attendance.refresh(self.ticker.begin))
+        super().__init__(book, dispatcher, dataclasses.replace(
+            wiring, clock=self._store_clock), pump)
+
+    def begin(self) -> None:
+        self._store_clock.sync()
+
+    @property
+    def settled(self) -> bool:
+        return super().settled and (
+            self.grants is None or self.grants.settled)
+
+    def close(self) -> None:
+        super().close()
+        if self.grants is not None:
+            self.grants.close()
+
+    @property
+    def clock_ahead(self) -> float | None:
+        return self._store_clock.ahead
+
+    def clock_differs(self) -> None:
+        self._store_clock.sync()
+
+    def sweep_grants(self) -> None:
+        self._store_clock.sweep()
+        super().sweep_grants()
+
+    def hurry(self) -> None:
+        self._attendance.hurry()
+
+    def sweep_claims(self) -> None:
+        super().sweep_claims()
+        self._attendance.sweep()
+
+
+_SOURCES = {Authority.STORE: _SharedSource, Authority.RING: _Source}
 
 
 class Pipeline:
@@ -206,7 +230,7 @@ class Pipeline:
         self._bus = wiring.bus
         self.counters = wiring.counters
         self.dispatcher = Dispatcher(books, wiring, bus=self)
-        self._sources = {book.authority: _Source(
+        self._sources = {book.authority: _SOURCES[book.authority](
             book, self.dispatcher, wiring, self.pump) for book in books}
         self._source_of = {name: source for source in self._sources.values()
                            for name in source.book.jobs}
