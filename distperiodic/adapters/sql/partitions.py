@@ -15,7 +15,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from distperiodic.adapters.sql import leases
+from distperiodic.adapters.sql import lease_terms
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.dialects.dialect import Dialect
@@ -49,16 +49,16 @@ class PartitionStatements:
         self.read = sa.select(
             _partition.c.worker, _partition.c.fence, _partition.c.promoted,
             (_partition.c.until - lease_now).label('left')).where(this)
-        self.renew = leases.renewal(
+        self.renew = lease_terms.renewal(
             dialect, _partition, this, _partition.c.worker == by)
-        expired = leases.expired(_partition.c.until, lease_now)
+        expired = lease_terms.expired(_partition.c.until, lease_now)
         free = sa.or_(_partition.c.worker.is_(None), expired)
         #: Acquire a free partition, unless another worker has acquired the
         #: partition since the caller read the row.
         self.acquire = sa.update(_partition).where(
             this, free, _partition.c.fence == fence).values(
                 worker=by, fence=_partition.c.fence + 1, since=now,
-                until=leases.new_end(lease_now), promoted=None,
+                until=lease_terms.new_end(lease_now), promoted=None,
                 promoted_by=None)
         vacant: dict[str, Any] = {'worker': None, 'since': now, 'until': 0}
         #: Release a partition, unless this worker has acquired the
@@ -74,7 +74,7 @@ class PartitionStatements:
                 vacant | {'fence': _partition.c.fence + 1})
         in_force = sa.and_(
             this, _partition.c.worker == by, _partition.c.fence == fence,
-            leases.in_force(_partition.c.until, lease_now))
+            lease_terms.in_force(_partition.c.until, lease_now))
         locked = {'starts': _partition.c.starts + 1}
         #: Change the row of the partition if the worker is active. The change
         #: locks the row.
@@ -150,7 +150,8 @@ class SqlPartitions:
         its = self._of(partition, worker)
 
         def work(connection: sa.Connection) -> Standing:
-            connection.execute(self._sql.renew, its | leases.term(seconds))
+            connection.execute(
+                self._sql.renew, its | lease_terms.term(seconds))
             self._seen(connection, its, role)
             standing = self._read(connection, its)
             if not standing.promoted:
@@ -159,7 +160,7 @@ class SqlPartitions:
             # become active, or has sent no heartbeat for too long.
             if standing.promoted in {
                     identity_of(one) for one in connection.execute(
-                        self._sql.candidates, its | leases.term(seconds)
+                        self._sql.candidates, its | lease_terms.term(seconds)
                     ).scalars()}:
                 return standing
             connection.execute(
@@ -170,7 +171,7 @@ class SqlPartitions:
     def acquire(self, partition: str, worker: str, *, fence: int,
                 seconds: float, members: Collection[str] | None) -> Standing:
         its = self._of(partition, worker)
-        lease = its | leases.term(seconds)
+        lease = its | lease_terms.term(seconds)
 
         def work(connection: sa.Connection) -> Standing:
             connection.execute(self._sql.lock, its)
@@ -191,7 +192,7 @@ class SqlPartitions:
     def share(self, partition: str, worker: str, *, seconds: float,
               starting: bool) -> set[str]:
         its = self._of(partition, worker)
-        lease = its | leases.term(seconds)
+        lease = its | lease_terms.term(seconds)
 
         def work(connection: sa.Connection) -> set[str]:
             self._read(connection, its)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from distperiodic.adapters.sql import leases
+from distperiodic.adapters.sql import lease_terms
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.core.claim import EARLIEST
@@ -234,7 +234,7 @@ class Statements:
 
         some = dialect.among(_lease.c.id)
         held = _lease.c.holder == sa.bindparam('runner')
-        self.renew = leases.renewal(dialect, _lease, some, held)
+        self.renew = lease_terms.renewal(dialect, _lease, some, held)
         self.renewed = sa.select(_lease.c.id).where(some, held)
         # The lease expires when it was created, so that older leases are
         # taken over first.
@@ -433,7 +433,7 @@ def _made(now: Any) -> dict[str, Any]:
     return {column.name: sa.bindparam(
         f'new_{column.name}', type_=column.type)
             for column in _lease.c if column.name not in ('until', 'made')
-            } | {'made': now, 'until': leases.new_end(now)}
+            } | {'made': now, 'until': lease_terms.new_end(now)}
 
 
 def in_state(states: Iterable[State]) -> sa.ColumnElement[bool]:

@@ -40,7 +40,7 @@ from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.sql import claiming
 from distperiodic.adapters.sql import history
 from distperiodic.adapters.sql import jobs as sql_jobs
-from distperiodic.adapters.sql import leases as sql_leases
+from distperiodic.adapters.sql import lease_terms
 from distperiodic.adapters.sql import listing
 from distperiodic.adapters.sql import pruning
 from distperiodic.adapters.sql import schema
@@ -444,7 +444,7 @@ class SqlClaimStore:
         if not leases or not holder:
             return set()
         selection = {'keys': self._dialect.keys(leases), 'runner': holder}
-        parameters = selection | sql_leases.term(seconds)
+        parameters = selection | lease_terms.term(seconds)
 
         def work(connection: sa.Connection) -> set[str]:
             if self._dialect.returning:

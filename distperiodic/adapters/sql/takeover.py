@@ -16,7 +16,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import history
-from distperiodic.adapters.sql import leases
+from distperiodic.adapters.sql import lease_terms
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import transaction
 from distperiodic.adapters.sql.dialects.dialect import Dialect
@@ -51,16 +51,17 @@ class TakeoverStatements:
 
     def __init__(self, dialect: Dialect, gone: bool):
         retry = _lease.c.state == State.RETRY
-        over = leases.expired(_lease.c.until, dialect.lease_now) & (
+        over = lease_terms.expired(_lease.c.until, dialect.lease_now) & (
             ~retry | _lease.c.holder.in_(sa.bindparam('ours', expanding=True))
-            | leases.expired(_lease.c.until, dialect.lease_now - sa.bindparam(
-                'retry_after', type_=sa.BigInteger)))
+            | lease_terms.expired(
+                _lease.c.until, dialect.lease_now - sa.bindparam(
+                    'retry_after', type_=sa.BigInteger)))
         if gone:
             lost = _lease.c.holder.in_(sa.bindparam('gone', expanding=True))
             silent = dialect.lease_now + sa.bindparam(
                 'unheard', type_=sa.BigInteger)
             over = over | (
-                ~retry & lost & leases.expired(_lease.c.until, silent))
+                ~retry & lost & lease_terms.expired(_lease.c.until, silent))
         some = _lease.c.job.in_(sa.bindparam('of_jobs', expanding=True))
         #: Select the holders of leases of some jobs.
         self.holders = sa.select(_lease.c.holder).distinct().where(
@@ -79,7 +80,7 @@ class TakeoverStatements:
         self.take = sa.update(_lease).where(this, over).values(
             id=sa.bindparam('into'), state=State.CLAIMED,
             holder=sa.bindparam('runner'),
-            until=leases.new_end(dialect.lease_now))
+            until=lease_terms.new_end(dialect.lease_now))
 
 
 def statements(dialect: Dialect) -> dict[bool, TakeoverStatements]:
@@ -153,7 +154,7 @@ def take_over(tx: transaction.Transaction, *, old: Any, name: str,
     """
     tx.connection.execute(search.sql.take, {
         **search.parameters, 'stands_in': old.id, 'into': name,
-        'runner': holder} | leases.term(seconds))
+        'runner': holder} | lease_terms.term(seconds))
     objects = tx.connection.scalar(
         sa.select(_lease.c.objects).where(_lease.c.id == name))
     if objects is None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from distperiodic.adapters.sql import leases
+from distperiodic.adapters.sql import lease_terms
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.adapters.sql.task_pool_statements import TaskPoolStatements
@@ -75,7 +75,7 @@ class Calls:
         others = _bucket.alias()
         none_expired = ~sa.exists().where(
             others.c.pool == of_pool,
-            leases.expired(others.c.until, lease_now))
+            lease_terms.expired(others.c.until, lease_now))
         usable = sa.select(mine.c.id).where(alone, none_expired).cte('usable')
         target = sa.select(usable.c.id).scalar_subquery()
         columns = _task.c.place, _task.c.task

@@ -11,7 +11,7 @@ for each other. The correctness of the results does not depend on this.
 
 import sqlalchemy as sa
 
-from distperiodic.adapters.sql import leases
+from distperiodic.adapters.sql import lease_terms
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.adapters.sql.tables import done_of
@@ -48,12 +48,13 @@ class TaskPoolStatements:
         # of ``until`` to find one bucket.
         ours = sa.and_(_bucket.c.pool == of_pool,
                        _bucket.c.worker == sa.bindparam('of_worker'))
-        live = leases.in_force(_bucket.c.until + 0, lease_now)
-        self.renew = leases.renewal(dialect, _bucket, ours, live).values(
+        live = lease_terms.in_force(_bucket.c.until + 0, lease_now)
+        self.renew = lease_terms.renewal(dialect, _bucket, ours, live).values(
             calls=_bucket.c.calls + 1)
         others = _bucket.alias()
         any_expired = sa.exists().where(
-            others.c.pool == of_pool, leases.expired(others.c.until, lease_now)
+            others.c.pool == of_pool,
+            lease_terms.expired(others.c.until, lease_now)
         ).label('expired')
         #: Select the id of the worker's bucket. ``expired`` is true if any
         #: bucket of the pool has expired.
@@ -63,11 +64,11 @@ class TaskPoolStatements:
             _bucket.c.id, any_expired)
         self.expired = sa.select(_bucket.c.worker, _bucket.c.id).where(
             _bucket.c.pool == of_pool,
-            leases.expired(_bucket.c.until, lease_now)
+            lease_terms.expired(_bucket.c.until, lease_now)
         ).order_by(_bucket.c.worker)
         this = sa.and_(ours, _bucket.c.id == of_bucket)
         self.expire = sa.delete(_bucket).where(
-            this, leases.expired(_bucket.c.until + 0, lease_now))
+            this, lease_terms.expired(_bucket.c.until + 0, lease_now))
         self.stands = sa.select(_bucket.c.id).where(this)
         #: Give the worker's bucket, which has the id ``of_bucket``, a new id.
         self.replace = sa.update(_bucket).where(this).values(id=into)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from distperiodic import exceptions
-from distperiodic.adapters.sql import leases
+from distperiodic.adapters.sql import lease_terms
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_pool_recreation
@@ -85,7 +85,7 @@ class SqlTaskPool:
         self._calls: Calls = self._dialect.once(Calls)
         self._name = pool
         self._key = {'of_space': namespace, 'of_name': pool}
-        self._term = leases.term(bucket_timeout)
+        self._term = lease_terms.term(bucket_timeout)
         #: Number of the pool, as it was last read; 0 means not read yet. If
         #: the tables are recreated, the pool gets another number, so each call
         #: that finds no bucket reads the number again.

@@ -17,7 +17,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
-from distperiodic.adapters.sql import leases
+from distperiodic.adapters.sql import lease_terms
 from distperiodic.adapters.sql import step_statements
 from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.dialects.dialect import Dialect
@@ -247,7 +247,7 @@ class Transaction:
             'new_id': name, 'new_job': number, 'new_tick': tick,
             'new_state': state, 'new_holder': holder,
             'new_remaining': len(objects), 'new_superseded': superseded,
-            'new_objects': json.dumps(objects)} | leases.term(seconds)
+            'new_objects': json.dumps(objects)} | lease_terms.term(seconds)
 
     def leave(self, name: str, count: int) -> None:
         """Subtract *count* from the number of claims in the lease *name*.
