@@ -10,7 +10,6 @@ first member acquires the claim.
 """
 
 import collections
-import itertools
 from typing import Any
 
 import sqlalchemy as sa
@@ -67,18 +66,12 @@ def take(tx: transaction.Transaction, number: int, request: ClaimRequest,
         that the caller has not tried to move any claims.
     :returns: the result, and the number of superseded claims of each tick.
     """
-    superseded: collections.Counter[int] = collections.Counter()
-    found: dict[Decision, list[str]] = {one: [] for one in Decision}
-    behind: list[due.Row] = []
-    into = _parameters(request) | {'into': lease}
-    ended_into = into | _limits(request) if settle else into
-    step = tx.sql.claim_ended if settle else tx.sql.trigger
-    if won is None:
-        won = {}
-        if tx.dialect.passes_locked:
-            # In the steady state, all claims of the previous tick have ended,
-            # and this statement claims all objects.
-            tx.move(step, number, keys, won, ended_into)
+    taking = _Taking(tx, number, request, lease, settle, won or {})
+    if won is None and tx.dialect.passes_locked:
+        # In the steady state, all claims of the previous tick have ended, and
+        # this statement claims all objects.
+        taking.move_ended(keys)
+    won, superseded = taking.won, taking.superseded
     rest = [key for key in keys if key not in won]
     if rest and request.schedule.text and not tx.connection.scalar(
             tx.sql.is_in_force,
@@ -88,6 +81,7 @@ def take(tx: transaction.Transaction, number: int, request: ClaimRequest,
         return Claimed(
             [*won.values(), *tx.standing(number, rest, lease)],
             [], 0, [], [], outdated=True), superseded
+    rows: dict[str, Any] = {}
     for attempt in range(_ATTEMPTS):
         if not rest:
             break
@@ -97,58 +91,101 @@ def take(tx: transaction.Transaction, number: int, request: ClaimRequest,
         # this call nor from an earlier call whose answer was lost.
         if not (attempt or won or any(
                 row.lease == lease for row in rows.values())):
-            now, begin = _now(tx, rows), request.claimable_from - EARLIEST
-            if now < begin:
-                return Claimed([], [], 0, [], [], begin - now), superseded
-            if request.until is not None and now > request.until:
-                return Claimed([], [], 0, [], [], over=True), superseded
-        unstarted: dict[tuple[str, int], list[str]] = (
-            collections.defaultdict(list))
-        uncounted: dict[str, list[str]] = collections.defaultdict(list)
-        ended: list[str] = []
-        for key in rest:
-            row = rows.get(key)
-            decision = decision_on(request, row, lease, settle)
-            found[decision].append(key)
-            if row is None:
-                continue
-            if decision is Decision.HELD:
-                won[key] = transaction.claim_of(row)
-            elif decision is Decision.BEHIND:
-                behind.append(listing.row_of(row))
-            elif decision is Decision.CLAIM:
-                ended.append(key)
-            elif decision is Decision.COUNT:
-                ended.append(key)
-                uncounted[row.lease].append(key)
-            elif decision is Decision.SUPERSEDE:
-                unstarted[row.lease, row.tick].append(key)
-        for old in sorted(uncounted):
-            tx.leave(old, history.count_committed(
-                tx, number, uncounted[old], old))
+            refused = _out_of_time(request, _now(tx, rows))
+            if refused is not None:
+                return refused, superseded
+        rest = taking.claim(rest, rows)
+    if settle:
+        # No run of these objects was in progress, so they are not busy. For
+        # example, it may have become too late for the tick.
+        taking.behind += [listing.row_of(rows[key]) for key in rest]
+    else:
+        taking.found[Decision.BUSY] += rest
+    return Claimed([won[key] for key in keys if key in won],
+                   taking.found[Decision.BUSY], superseded.total(),
+                   taking.behind, taking.found[Decision.WAIT],
+                   unlisted=tuple(taking.found[Decision.UNLISTED])), superseded
+
+
+def _out_of_time(request: ClaimRequest, now: int) -> Claimed | None:
+    """Return the answer if it is too early or too late for *request*."""
+    begin = request.claimable_from - EARLIEST
+    if now < begin:
+        return Claimed([], [], 0, [], [], begin - now)
+    if request.until is not None and now > request.until:
+        return Claimed([], [], 0, [], [], over=True)
+    return None
+
+
+class _Taking:
+    """The claims of one call of :func:`take`, and its parameters."""
+
+    def __init__(self, tx: transaction.Transaction, number: int,
+                 request: ClaimRequest, lease: str, settle: bool,
+                 won: dict[str, Claim]):
+        self._tx = tx
+        self._number = number
+        self._request = request
+        self._lease = lease
+        self._settle = settle
+        self._into = _parameters(request) | {'into': lease}
+        #: Claims in the lease, by object.
+        self.won = won
+        #: Numbers of superseded claims, by tick.
+        self.superseded: collections.Counter[int] = collections.Counter()
+        self.behind: list[due.Row] = []
+        #: Objects by the decision about them.
+        self.found: dict[Decision, list[str]] = {one: [] for one in Decision}
+
+    def move_ended(self, keys: list[str]) -> None:
+        """Claim those of *keys* whose last claim, if any, has ended."""
+        sql, settle = self._tx.sql, self._settle
+        self._tx.move(
+            sql.claim_ended if settle else sql.trigger, self._number, keys,
+            self.won, self._into | (_limits(self._request) if settle else {}))
+
+    def claim(self, keys: list[str], rows: dict[str, Any]) -> list[str]:
+        """Claim the objects *keys* that can be claimed.
+
+        :param rows: Rows of the objects.
+        :returns: the objects that could be claimed by these rows, and are not
+            claimed: another member may have changed the rows first.
+        """
+        decisions = {key: decision_on(
+            self._request, rows.get(key), self._lease, self._settle)
+            for key in keys}
+        for key, decision in decisions.items():
+            self.found[decision].append(key)
+
+        def decided(*some: Decision) -> list[str]:
+            return [key for key in keys if decisions[key] in some]
+        self.won.update((key, transaction.claim_of(rows[key]))
+                        for key in decided(Decision.HELD))
+        self.behind += [listing.row_of(rows[key])
+                        for key in decided(Decision.BEHIND)]
+        for (lease, _), some in _by_lease(decided(Decision.COUNT), rows):
+            self._tx.leave(lease, history.count_committed(
+                self._tx, self._number, some, lease))
+        ended = decided(Decision.CLAIM, Decision.COUNT)
         if ended:
-            tx.move(step, number, ended, won, ended_into)
-        for old, old_tick in sorted(unstarted):
-            moved = tx.move(
-                tx.sql.claim_unstarted, number, unstarted[old, old_tick], won,
-                into | {'stands_in': old})
-            superseded[old_tick] += moved
-            tx.leave(old, moved)
-        # Another member may have changed the other rows first, so read these
-        # again.
-        rest = [key for key in (*ended, *itertools.chain(*unstarted.values()))
-                if key not in won]
-    busy = found[Decision.BUSY]
-    for key in rest:
-        if settle:
-            # No run of the object was in progress, so it is not busy. For
-            # example, it may have become too late for the tick.
-            behind.append(listing.row_of(rows[key]))
-        else:
-            busy.append(key)
-    return Claimed([won[key] for key in keys if key in won], busy,
-                   superseded.total(), behind, found[Decision.WAIT],
-                   unlisted=tuple(found[Decision.UNLISTED])), superseded
+            self.move_ended(ended)
+        unstarted = decided(Decision.SUPERSEDE)
+        for (lease, tick), some in _by_lease(unstarted, rows):
+            moved = self._tx.move(
+                self._tx.sql.claim_unstarted, self._number, some, self.won,
+                self._into | {'stands_in': lease})
+            self.superseded[tick] += moved
+            self._tx.leave(lease, moved)
+        return [key for key in (*ended, *unstarted) if key not in self.won]
+
+
+def _by_lease(keys: list[str], rows: dict[str, Any]
+              ) -> list[tuple[tuple[str, int], list[str]]]:
+    """Group objects by the lease and the tick of their last claims."""
+    found: dict[tuple[str, int], list[str]] = collections.defaultdict(list)
+    for key in keys:
+        found[rows[key].lease, rows[key].tick].append(key)
+    return sorted(found.items())
 
 
 def repeated(tx: transaction.Transaction, number: int, request: ClaimRequest,
