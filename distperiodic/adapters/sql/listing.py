@@ -102,10 +102,7 @@ def _update(tx: Transaction, number: int, rows: dict[str, Any],
     :returns: Objects that could not be changed.
     """
     at = readings[0]
-    differ = [key for key, one in listed.items()
-              if key in rows and _differs(rows[key], one, at)]
-    gone = [key for key in gone_keys
-            if key in rows and _is_listed_until(rows[key], at)]
+    differ, gone = _differences(rows, listed, gone_keys, at)
     # Objects that this reading delists or lists with another schedule, but
     # whose recorded schedule applies from an instant after *at*: another
     # process has recorded a newer reading of the catalogue.
@@ -117,19 +114,30 @@ def _update(tx: Transaction, number: int, rows: dict[str, Any],
     free = set(tx.unlocked(number, [*differ, *gone]))
     # Read the rows again: they may have changed before they were locked.
     rows = tx.rows_of(number, sorted(free))
+    still_differ, still_listed = _differences(rows, listed, gone_keys, at)
     changes: dict[_Change, list[str]] = collections.defaultdict(list)
-    for key in differ:
-        if key in rows and _differs(rows[key], listed[key], at):
-            changes[_change(rows[key], listed[key], readings)].append(key)
-    for key in gone:
-        if key in rows and _is_listed_until(rows[key], at):
-            changes[('since', None), ('delisted', at)].append(key)
+    for key in still_differ:
+        changes[_change(rows[key], listed[key], readings)].append(key)
+    if still_listed:
+        changes[('since', None), ('delisted', at)] = still_listed
     for change, objects in changes.items():
         tx.connection.execute(
             sa.update(_claim).where(
                 _claim.c.job == number, tx.dialect.among(_claim.c.object))
             .values(dict(change)), {'keys': tx.dialect.keys(objects)})
     return later + [key for key in (*differ, *gone) if key not in free]
+
+
+def _differences(rows: dict[str, Any], listed: dict[str, ports.Listed],
+                 gone_keys: list[str], at: int
+                 ) -> tuple[list[str], list[str]]:
+    """Return the objects whose rows differ from their entries in *listed*, and
+    those of *gone_keys* whose rows still list them.
+    """
+    return ([key for key, one in listed.items()
+             if key in rows and _differs(rows[key], one, at)],
+            [key for key in gone_keys
+             if key in rows and _is_listed_until(rows[key], at)])
 
 
 def _insert(tx: Transaction, number: int,

@@ -406,30 +406,14 @@ class SqlSteps:
              proceed: ports.Proceed | None,
              numbers: Mapping[str, int]) -> ports.Advanced:
         moves = self._moves(tx, now)
-        by_state: dict[State, list[str]] = {}
-        for key, end in ends.items():
-            state = (State.RETRY if end.again else State.DONE
-                     if end.outcome is CommandOutcome.DONE else State.DEAD)
-            by_state.setdefault(state, []).append(key)
-        rows: dict[State, Sequence[Any]] = {State.DONE: (), State.DEAD: ()}
-        for state in rows:
-            if state in by_state:
-                rows[state] = tx.changed(tx.sql.end[state].change, {
-                    'of_job': number, 'stands_in': run.id,
-                    'keys': tx.dialect.keys(by_state[state])})
-        waiting: dict[str, Claim] = {}
-        if State.RETRY in by_state:
-            tx.move(tx.sql.retry, number, by_state[State.RETRY], waiting,
-                    {'stands_in': run.id, 'into': into})
+        done, dead, waiting = _end_claims(tx, number, ends, run.id, into)
         counts = []
-        if rows[State.DONE] or rows[State.DEAD] or waiting:
+        if done or dead or waiting:
             counts.append(history.increments(
                 number, ended.tick, run.holder or '', times=ended.times,
-                done=len(rows[State.DONE]), dead=len(rows[State.DEAD]),
-                retried=len(waiting)))
+                done=len(done), dead=len(dead), retried=len(waiting)))
         left = 0
-        for row in (*rows[State.DONE], *rows[State.DEAD],
-                    *waiting.values()):
+        for row in (*done, *dead, *waiting.values()):
             self._follow(moves, ends[row.object], row, run, now)
             left += 1
         counted: set[str] = set()
@@ -455,18 +439,13 @@ class SqlSteps:
         if waiting:
             tx.make(into, State.RETRY, number, ended.tick, list(waiting), '',
                     pause(max(one.attempt for one in waiting.values())))
-        for lease, _ in [] if written else granted:
-            assert proceed is not None
-            tx.make(lease.id, State.RUNNING, numbers[lease.job], lease.tick,
-                    [one.object for one in lease.claims], proceed.holder,
-                    proceed.seconds, counted=last_count)
-            last_count = None
+        if proceed is not None and not written:
+            _make(tx, granted, numbers, proceed, last_count)
         if not is_left:
             tx.leave(run.id, left)
         return ports.Advanced(
-            counted | {row.object for row in rows[State.DONE]},
-            set(waiting), {row.object for row in rows[State.DEAD]}, granted,
-            moves.unclaimed)
+            counted | {row.object for row in done}, set(waiting),
+            {row.object for row in dead}, granted, moves.unclaimed)
 
     def _proceed(self, tx: Transaction, moves: task_rows.Moves,
                  numbers: Mapping[str, int], proceed: ports.Proceed,
@@ -715,6 +694,45 @@ def placed(tx: Transaction, claims: list[Claim]) -> list[Claim]:
         row.id: row.precedence for row in tx.connection.execute(
             tx.dialect.once(sql.precedences), {
                 'keys': tx.dialect.keys(keys)})})
+
+
+def _end_claims(tx: Transaction, number: int, ends: Mapping[str, _End],
+                lease: str, into: str
+                ) -> tuple[Sequence[Any], Sequence[Any], dict[str, Claim]]:
+    """End the claims of runs in *lease*, or move them to the lease *into*.
+
+    :returns: the rows of the claims that are done and dead, and the claims
+        that wait for a retry, by task.
+    """
+    again = [key for key, end in ends.items() if end.again]
+
+    def changed(state: State, keys: list[str]) -> Sequence[Any]:
+        return tx.changed(tx.sql.end[state].change, {
+            'of_job': number, 'stands_in': lease,
+            'keys': tx.dialect.keys(keys)}) if keys else ()
+    done, dead = (changed(state, [
+        key for key, end in ends.items()
+        if not end.again and (end.outcome is CommandOutcome.DONE) is is_done])
+        for state, is_done in ((State.DONE, True), (State.DEAD, False)))
+    waiting: dict[str, Claim] = {}
+    if again:
+        tx.move(tx.sql.retry, number, again, waiting,
+                {'stands_in': lease, 'into': into})
+    return done, dead, waiting
+
+
+def _make(tx: Transaction, granted: Sequence[_Granted],
+          numbers: Mapping[str, int], proceed: ports.Proceed,
+          counted: dict[str, Any] | None) -> None:
+    """Create the leases of granted steps.
+
+    :param counted: Count to add to the history together with the first lease.
+    """
+    for lease, _ in granted:
+        tx.make(lease.id, State.RUNNING, numbers[lease.job], lease.tick,
+                [one.object for one in lease.claims], proceed.holder,
+                proceed.seconds, counted=counted)
+        counted = None
 
 
 def lease_names(into: str) -> Iterator[str]:

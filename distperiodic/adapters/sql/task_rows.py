@@ -336,14 +336,12 @@ class Moves:
             return
         halts = leaves and failed and not row.goes_on
         following = None
-        if (leaves and row.halted is None and not halts
-                and self._tx.dialect.writes_in_with):
-            following = connection.execute(
-                self._tx.dialect.once(_turn), ours).one_or_none()
-            if following is not None:
-                self.make_ready(TaskRow(following), 0, following.move)
+        goes_on = row.halted is None and not halts
+        if leaves and goes_on and self._tx.dialect.writes_in_with:
+            self._begin_head(connection.execute(
+                self._tx.dialect.once(_turn), ours).one_or_none())
             return
-        if row.halted is None and not halts:
+        if goes_on:
             # Lock the task as well: otherwise another transaction could cancel
             # it in the meantime.
             following = connection.execute(_LOCK_NEXT, ours).one_or_none()
@@ -353,13 +351,20 @@ class Moves:
         elif stands and (
                 following.id == row.head or not hold(self._tx, row.head)):
             return
+        halted, why, by = (self._now, 'a task failed', ended) if halts else (
+            row.halted, row.halted_why, row.halted_by)
         connection.execute(_SET_HEAD, {
             **ours, 'new_head': None if following is None else following.id,
-            'new_halted': self._now if halts else row.halted,
-            'new_halted_why': 'a task failed' if halts else row.halted_why,
-            'new_halted_by': ended if halts else row.halted_by})
-        if following is not None:
-            self.make_ready(TaskRow(following), 0, following.move)
+            'new_halted': halted, 'new_halted_why': why, 'new_halted_by': by})
+        self._begin_head(following)
+
+    def _begin_head(self, row: Any) -> None:
+        """Make the first command of the new head of a queue ready.
+
+        :param row: Row of the task. None means that the queue has no head.
+        """
+        if row is not None:
+            self.make_ready(TaskRow(row), 0, row.move)
 
 
 def hold(tx: Transaction, head: str) -> bool:
