@@ -70,7 +70,6 @@ class TaskInsertion:
         :raises InvalidTask: A key belongs to a task with another type, queue
             or parameters.
         """
-        connection = tx.connection
         keyed: dict[str, NewTask] = {}
         for task in tasks:
             if task.key is not None:
@@ -79,21 +78,7 @@ class TaskInsertion:
             task.id for task in tasks]) if repeated else {}
         new = [task for task in tasks if task.id not in written]
         if new:
-            given = [_columns(task) for task in new]
-            differ: dict[str, list[Any]] = {
-                name: [columns[name] for columns in given] for name in given[0]
-            }
-            # The tasks of one call keep their order.
-            differ['created'] = [now + index for index in range(len(new))]
-            # If all tasks have the same value in a column, send the value only
-            # once: workflows may be long, and often all tasks have the same
-            # workflow.
-            same = {name: values[0] for name, values in differ.items()
-                    if name != 'id' and len(set(values)) == 1}
-            self._dialect.insert_new(connection, _task, {
-                name: values for name, values in differ.items()
-                if name not in same
-            }, **same, **_UNSTARTED, space=self._namespace)
+            self._insert_rows(tx, new, now)
         taken = {}
         if keyed:
             taken = self._existing(
@@ -112,6 +97,24 @@ class TaskInsertion:
             moves.choose_head(name)
         moves.write()
         return ids
+
+    def _insert_rows(self, tx: Transaction, new: Sequence[NewTask],
+                     now: int) -> None:
+        """Insert tasks, except those whose key exists."""
+        given = [_columns(task) for task in new]
+        differ: dict[str, list[Any]] = {
+            name: [columns[name] for columns in given] for name in given[0]}
+        # The tasks of one call keep their order.
+        differ['created'] = [now + index for index in range(len(new))]
+        # If all tasks have the same value in a column, send the value only
+        # once: workflows may be long, and often all tasks have the same
+        # workflow.
+        same = {name: values[0] for name, values in differ.items()
+                if name != 'id' and len(set(values)) == 1}
+        self._dialect.insert_new(tx.connection, _task, {
+            name: values for name, values in differ.items()
+            if name not in same
+        }, **same, **_UNSTARTED, space=self._namespace)
 
     def _existing(self, tx: Transaction, column: Any, values: Sequence[str],
                   *conditions: Any) -> dict[str, Any]:
