@@ -5,10 +5,13 @@
 import argparse
 import collections
 import dataclasses
+import functools
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import NamedTuple
+from typing import TypeAlias
 
 from distperiodic import exceptions
 from distperiodic.cmd import catalogue_read
@@ -56,6 +59,12 @@ class _Audited(NamedTuple):
     blank: frozenset[Fate]
 
     @property
+    def wrong(self) -> bool:
+        """True if some work is lost or unexplained, or may be."""
+        return self.unread or any(
+            self.total[fate] for fate in audit.FINDINGS)
+
+    @property
     def total(self) -> collections.Counter[Fate]:
         return sum(self.ticks.values(), collections.Counter())
 
@@ -67,6 +76,8 @@ class Audit(display.Table):
     unexplained, an object was superseded for several periods and not started,
     or the catalogue of a job of --tasks cannot be read.
     """
+
+    for_people = ('table',)
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         configured.add_job(parser)
@@ -98,47 +109,49 @@ class Audit(display.Table):
         starving = [one for one in waiting.starving(
             store, _STARVING, _MOST_STARVING + 1)
             if one.superseded and named in (None, one.job)]
-        total: collections.Counter[Fate] = sum(
-            (one.total for one in audited), collections.Counter())
         of_tasks = [
             _Audited(COMMAND_PREFIX + name, {since: fates}, '', False,
                      task_audit.NOT_OF_TASKS)
             for name, fates in sorted(task_audit.by_type(alike).items())]
         if starving or any(
-                one.unread or one.total[fate] for one in (*audited, *of_tasks)
-                for fate in audit.FINDINGS):
+                one.wrong for one in (*audited, *of_tasks)):
             self.code = configured.FINDING
         self.sentence = '\n'.join(filter(None, [
-            _sentence(audited, total, parsed.since,
+            _sentence(audited, parsed.since,
                       [] if named is not None else _missing(tasks, names))
             if audited or not of_tasks else '',
             _sentence_of_tasks(alike, parsed.since) if of_tasks else '',
             _sentence_of_starving(starving)]))
-        if parsed.ticks:
-            return ('Job', 'Tick', *_COLUMNS), [
-                (one.job, configured.moment(tick),
-                 *_cells(one, fates, parsed))
-                for one in audited
-                for tick, fates in sorted(one.ticks.items(), reverse=True)
-                if fates]
-        return ('Job', *_COLUMNS), [
-            (one.job, *_cells(one, one.total, parsed))
-            for one in (*audited, *of_tasks)]
+        return self.listing(
+            _columns(parsed.ticks),
+            [(one, tick, fates) for one in audited
+             for tick, fates in sorted(one.ticks.items(), reverse=True)
+             if fates] if parsed.ticks else
+            [(one, 0, one.total) for one in (*audited, *of_tasks)])
 
 
-_COLUMNS = ('Due', *(fate.value.capitalize() for fate in Fate))
+_Row: TypeAlias = tuple[_Audited, int, collections.Counter[Fate]]
 
 
-def _cells(audited: _Audited, fates: collections.Counter[Fate],
-           parsed: argparse.Namespace) -> Sequence[object]:
-    """Return the numbers in a row of the table.
+def _columns(ticks: bool) -> dict[str, Callable[[_Row], object]]:
+    """Return the columns of the table, in numbers of objects or tasks.
 
-    An unknown number is a dash for people and None for programs.
+    :param ticks: True if each row is of one tick.
     """
-    none = '-' if parsed.formatter == 'table' else None
-    return (_due(fates), *(
-        none if fate in audited.blank and not fates[fate] else fates[fate]
-        for fate in Fate))
+    columns: dict[str, Callable[[_Row], object]] = {
+        'Job': lambda row: row[0].job}
+    if ticks:
+        columns['Tick'] = lambda row: configured.moment(row[1])
+    return columns | {
+        'Due': lambda row: _due(row[2]),
+        **{fate.value.capitalize(): functools.partial(_number_of, fate)
+           for fate in Fate}}
+
+
+def _number_of(fate: Fate, row: _Row) -> object:
+    audited, _, fates = row
+    return (display.Cell('-', None) if fate in audited.blank
+            and not fates[fate] else fates[fate])
 
 
 def _due(fates: collections.Counter[Fate]) -> int:
@@ -244,11 +257,12 @@ def _missing(tasks: 'periodic.PeriodicTasks | None',
         and job.name not in names]
 
 
-def _sentence(audited: Sequence[_Audited],
-              total: collections.Counter[Fate], since: configured.Since,
+def _sentence(audited: Sequence[_Audited], since: configured.Since,
               missing: Sequence[str]) -> str:
     if not audited:
         return 'No scheduler has recorded a job yet.'
+    total: collections.Counter[Fate] = sum(
+        (one.total for one in audited), collections.Counter())
     counts = ', '.join(f'{total[fate]:,} {fate}' for fate in Fate
                        if total[fate]) or 'nothing'
     lines = [f'{configured.plural(len(audited), "job")} {since.phrase}: '

@@ -187,16 +187,7 @@ class _MemberAction(RecordedCommand):
                 'distperiodic member list')
         members = session.members.members()
         member_answers.print_problems(session)
-        found = selection.select(members, parsed)
-        if parsed.member is not None:
-            found = [selection.select_one(members, parsed)]
-        elif parsed.all:
-            found = [one for one in found if self.concerns(one)]
-            if not found:
-                raise exceptions.ConfigError(
-                    'all members have stopped; to name one of them '
-                    'nevertheless, give MEMBER; to list them: '
-                    'distperiodic member list')
+        found = self._chosen(members, parsed)
         self.warn(session, members, found)
         hint = session.prepare_hint() if settings.connection else None
         action = session.members.order(
@@ -210,6 +201,24 @@ class _MemberAction(RecordedCommand):
         if not settings.connection:
             session.print(_NOTE)
         return code
+
+    def _chosen(self, members: 'list[MemberRow]',
+                parsed: argparse.Namespace) -> 'list[MemberRow]':
+        """Return the members that receive the command.
+
+        :raises ConfigError: the command line selects none.
+        """
+        if parsed.member is not None:
+            return [selection.select_one(members, parsed)]
+        found = selection.select(members, parsed)
+        if parsed.all:
+            found = [one for one in found if self.concerns(one)]
+            if not found:
+                raise exceptions.ConfigError(
+                    'all members have stopped; to name one of them '
+                    'nevertheless, give MEMBER; to list them: '
+                    'distperiodic member list')
+        return found
 
     def arguments(self, parsed: argparse.Namespace) -> dict[str, object]:
         """Return the arguments of the command."""

@@ -306,12 +306,28 @@ def _words(sources: ObjectSources, facts: ObjectFacts,
         'group': sources.settings.group,
         'missing': 'not in the store' if sources.tasks is None
         else 'neither in the store nor in --tasks',
-        **dict.fromkeys(('tick', 'at'), 'never' if claim is None
-                        else _moment(claim.tick)),
-        'settled': '' if claim is None else _moment(claim.settled),
         'due': '' if due is None else _moment(due),
         'next': 'unknown, because its schedule is not recorded'
         if following is None else _moment(following),
+        'slots': '' if sources.slots is None else (
+            f'; {sources.slots.busy:,} of {sources.slots.size:,} slots of '
+            f'partition {sources.slots.partition} are busy'),
+        'sweep': sources.settings.sweep_interval,
+        'late_after': sources.settings.late_claim_after,
+        'paused_since': _or_never(job.paused_since if job else None),
+        'paused_by': job.paused_by if job else '',
+        'paused_why': job.paused_why if job else '',
+        **_words_of_claim(found),
+    }
+
+
+def _words_of_claim(found: 'Object') -> dict[str, object]:
+    """Return the values that the row of an object has."""
+    claim = found.claim
+    return {
+        **dict.fromkeys(('tick', 'at'), 'never' if claim is None
+                        else _moment(claim.tick)),
+        'settled': '' if claim is None else _moment(claim.settled),
         'served': _or_never(found.served),
         'worker': found.worker or 'an unknown worker',
         'holder': (claim.holder if claim else '') or 'an unknown process',
@@ -323,14 +339,6 @@ def _words(sources: ObjectSources, facts: ObjectFacts,
         'error': configured.one_line(found.failed[0].error)
         if found.failed else 'its record was pruned',
         'waiting': _or_never(found.waiting),
-        'slots': '' if sources.slots is None else (
-            f'; {sources.slots.busy:,} of {sources.slots.size:,} slots of '
-            f'partition {sources.slots.partition} are busy'),
-        'sweep': sources.settings.sweep_interval,
-        'late_after': sources.settings.late_claim_after,
-        'paused_since': _or_never(job.paused_since if job else None),
-        'paused_by': job.paused_by if job else '',
-        'paused_why': job.paused_why if job else '',
     }
 
 

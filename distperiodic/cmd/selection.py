@@ -57,8 +57,7 @@ def select(members: 'list[MemberRow]',
            parsed: argparse.Namespace) -> 'list[MemberRow]':
     """Return the members that the command line selects.
 
-    :raises ConfigError: No member matches, or the options exclude each
-        other.
+    :raises ConfigError: No member matches, or the options exclude each other.
     """
     if parsed.partition is not None and parsed.schedulers:
         raise exceptions.ConfigError(
@@ -66,29 +65,11 @@ def select(members: 'list[MemberRow]',
             'scheduler serves no partition; omit one')
     found = members
     if parsed.partition is not None:
-        found = [one for one in members if one.part == parsed.partition]
-        if not found:
-            parts = sorted({one.part for one in members if one.part})
-            raise exceptions.ConfigError(
-                f'no worker serves partition {parsed.partition!r}; '
-                + (f'there are workers of {", ".join(parts)}' if parts
-                   else 'no worker of any partition has reported'))
+        found = _of_partition(members, parsed.partition)
     elif parsed.schedulers:
-        found = [one for one in members if not one.part]
-        if members and not found:
-            raise exceptions.ConfigError(
-                'no scheduler of this group has reported; there are '
-                'workers of '
-                + ', '.join(sorted({one.part for one in members})))
+        found = _schedulers(members)
     if parsed.host is not None:
-        hosts = {one.name: _host(one.name) for one in found}
-        found = [one for one in found if hosts[one.name] == parsed.host]
-        if hosts and not found:
-            names = sorted(set(hosts.values()))
-            raise exceptions.ConfigError(
-                f'no such member is on host {parsed.host!r}'
-                + (did_you_mean(parsed.host, names)
-                   or f'; there are {configured.listed(names, 9)}'))
+        found = _of_host(found, parsed.host)
     if parsed.member is not None:
         found = [one for one in found if one.name == parsed.member]
     if not found:
@@ -100,6 +81,38 @@ def select(members: 'list[MemberRow]',
             if names and parsed.member is not None else
             'no member of this group has reported yet; check '
             '[distperiodic] group')
+    return found
+
+
+def _of_partition(members: 'list[MemberRow]',
+                  partition: str) -> 'list[MemberRow]':
+    found = [one for one in members if one.part == partition]
+    if not found:
+        parts = sorted({one.part for one in members if one.part})
+        raise exceptions.ConfigError(
+            f'no worker serves partition {partition!r}; '
+            + (f'there are workers of {", ".join(parts)}' if parts
+               else 'no worker of any partition has reported'))
+    return found
+
+
+def _schedulers(members: 'list[MemberRow]') -> 'list[MemberRow]':
+    found = [one for one in members if not one.part]
+    if members and not found:
+        raise exceptions.ConfigError(
+            'no scheduler of this group has reported; there are workers of '
+            + ', '.join(sorted({one.part for one in members})))
+    return found
+
+
+def _of_host(members: 'list[MemberRow]', host: str) -> 'list[MemberRow]':
+    found = [one for one in members if _host(one.name) == host]
+    if members and not found:
+        hosts = sorted({_host(one.name) for one in members})
+        raise exceptions.ConfigError(
+            f'no such member is on host {host!r}'
+            + (did_you_mean(host, hosts)
+               or f'; there are {configured.listed(hosts, 9)}'))
     return found
 
 
