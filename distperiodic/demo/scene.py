@@ -22,6 +22,7 @@ import threading
 
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from distperiodic import exceptions
 from distperiodic.adapters.local.clock import SystemClock
@@ -232,10 +233,11 @@ class Scene:
 
     def say(self, text: str) -> None:
         """Print a line about an event that happened now."""
-        # Above the picture, a longer line is cut off.
-        self._console.print(
-            f'{picture.moment(self.elapsed)}  {text}', no_wrap=True,
-            overflow='ellipsis', soft_wrap=self._live is None)
+        line = Text(f'{picture.moment(self.elapsed)}  {text}')
+        if self._live is not None:
+            # Longer lines would divide the picture from the events.
+            line.truncate(self._console.width, overflow='ellipsis')
+        self._console.print(line, soft_wrap=True)
 
     def update(self) -> None:
         """Draw the current state."""
