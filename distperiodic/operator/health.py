@@ -486,42 +486,51 @@ def _is_live(facts: Facts, row: MemberRow) -> bool:
 
 def _members(facts: Facts) -> Iterator[Finding]:
     group = entered(facts)
-    known = set()
+    known = {(row.part, row.name) for row in facts.members}
     for row in facts.members:
-        key = row.part, row.name
-        known.add(key)
         if row.stopped or row.age is None:
             continue
-        inside = group is None or key in group
+        inside = group is None or (row.part, row.name) in group
         if _silent(facts, row):
-            if row.drained and not inside:
-                # It was taken out of service before it ended.
-                continue
-            if inside and group is not None:
-                yield _of_member('member-silent', row, row.seen)
-            elif row.age <= GONE_FOR * SECOND:
-                yield _of_member('member-dead', row, row.seen)
-            continue
-        since, patience = row.facts.unhealthy_since, facts.session_timeout
-        if since is not None and since <= facts.now - patience * SECOND:
-            yield _of_member(
-                'member-unhealthy', row, since, name=row.name,
-                why=one_line(row.state.get('problem') or 'it is not healthy'))
-        # The entry of a process that has just died may vanish before its last
-        # report is old. A process reports several times per session.
-        elif not inside and since is None and (
-                row.age <= facts.session_timeout / 2 * SECOND):
-            yield _of_member('member-outside', row, row.facts.started)
-        yield from _hanging(row)
-        ahead = row.facts.clock_ahead or 0.0
-        if abs(ahead) > CLOCK_DIFFERS:
-            yield _of_member(
-                'clock-differs', row, None, seconds=abs(ahead),
-                side='ahead of' if ahead > 0 else 'behind')
+            yield from _not_reporting(row, row.age, inside, group)
+        else:
+            yield from _reporting(facts, row, row.age, inside)
     for key, seen in facts.seen.items():
         if key not in known and group is not None and key not in group:
             yield _of_member('member-dead', MemberRow(
                 *key, '', None, {}, False, None, '', '', None), seen)
+
+
+def _not_reporting(row: MemberRow, age: int, inside: bool,
+                   group: 'Container[tuple[str, str]] | None'
+                   ) -> Iterator[Finding]:
+    if row.drained and not inside:
+        # It was taken out of service before it ended.
+        return
+    if inside and group is not None:
+        yield _of_member('member-silent', row, row.seen)
+    elif age <= GONE_FOR * SECOND:
+        yield _of_member('member-dead', row, row.seen)
+
+
+def _reporting(facts: Facts, row: MemberRow, age: int,
+               inside: bool) -> Iterator[Finding]:
+    since, patience = row.facts.unhealthy_since, facts.session_timeout
+    if since is not None and since <= facts.now - patience * SECOND:
+        yield _of_member(
+            'member-unhealthy', row, since, name=row.name,
+            why=one_line(row.state.get('problem') or 'it is not healthy'))
+    # The entry of a process that has just died may vanish before its last
+    # report is old. A process reports several times per session.
+    elif not inside and since is None and (
+            age <= facts.session_timeout / 2 * SECOND):
+        yield _of_member('member-outside', row, row.facts.started)
+    yield from _hanging(row)
+    ahead = row.facts.clock_ahead or 0.0
+    if abs(ahead) > CLOCK_DIFFERS:
+        yield _of_member(
+            'clock-differs', row, None, seconds=abs(ahead),
+            side='ahead of' if ahead > 0 else 'behind')
 
 
 def _of_member(code: str, row: MemberRow, since: Instant | None,
@@ -584,19 +593,28 @@ def _schedulers(facts: Facts) -> Iterator[Finding]:
     # Standby workers of an unknown partition look like full ones.
     if number and facts.messaging and group is not None and (
             'partitions' not in facts.unread):
-        standby = {one.name for one in facts.partitions}
-        accepts = any(one.slots or topic in standby
-                      for topic, some in group.workers.items()
-                      for one in some)
-        if not accepts and not any(part for part, _ in drained):
-            yield _found('no-worker', about)
-        elif accepts:
-            yield from _unserved(facts, group, standby, {
-                facts.topics.get(part, part) for part, _ in drained})
+        yield from _workers(facts, group, {
+            facts.topics.get(part, part) for part, _ in drained if part})
     if group is not None:
         yield from _too_few(about, 'scheduler', number, facts.expected)
         yield from _too_few(about, 'worker', sum(
             map(len, group.workers.values())), facts.expected_workers)
+
+
+def _workers(facts: Facts, group: 'Group',
+             drained: Collection[str]) -> Iterator[Finding]:
+    """Find that nothing runs, or that partitions have no worker.
+
+    :param drained: Topics of the drained workers.
+    """
+    standby = {one.name for one in facts.partitions}
+    accepts = any(one.slots or topic in standby
+                  for topic, some in group.workers.items()
+                  for one in some)
+    if not accepts and not drained:
+        yield _found('no-worker', f'group {facts.group}')
+    elif accepts:
+        yield from _unserved(facts, group, standby, drained)
 
 
 def _unserved(facts: Facts, group: 'Group', standby: Container[str],
