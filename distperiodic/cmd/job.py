@@ -74,7 +74,7 @@ class JobList(display.List['StoredJob']):
             return (_recorded_plan(job, now) if tasks is None
                     else _plan(defined.get(job.name), now))
         self.columns = {
-            'StoredJob': lambda job: job.name,
+            'Job': lambda job: job.name,
             'Schedule': lambda job: plan(job)[0],
             'Next tick': lambda job: plan(job)[1],
             'Last tick': lambda job: _moment(job.tick),

@@ -44,7 +44,7 @@ class PartitionList(display.List['PartitionState']):
                 return 'standby'
             return 'standby, not in this file' if name in found else 'shared'
         self.columns = {
-            'PartitionState': lambda one: one.name,
+            'Partition': lambda one: one.name,
             'Mode': lambda one: mode(one.name),
             'Active': lambda one: configured.identity(one.active),
             'Since': lambda one: configured.second(one.since)
@@ -89,7 +89,7 @@ class PartitionShow(display.List['PartitionWorker']):
             self.sentence += (f' {found.promoted} is next, chosen by '
                               f'{found.promoted_by}.')
         self.columns = {
-            'PartitionWorker': lambda one: one.identity,
+            'Worker': lambda one: one.identity,
             'State': lambda one: state_of(
                 one, found, settings.session_timeout),
             'Since': lambda one: configured.second(one.since),
