@@ -117,7 +117,7 @@ def store_engine(facts: DoctorFacts) -> CheckResult:
     engine = store.dialect.storage_engine
     if wrong := store_probe.engines(store):
         names = configured.listed(
-            [f'{name}: {engine}' for name, engine in sorted(wrong.items())])
+            [f'{name}: {other}' for name, other in sorted(wrong.items())])
         return fail(f'not {engine}, so nothing is rolled back: {names}',
                     f'ALTER TABLE NAME ENGINE={engine} for each of them')
     level = store_probe.isolation(store)
