@@ -49,8 +49,8 @@ class Demo(Configured):
             help='hosts to ping, up to 5000. Default: 200')
         parser.add_argument(
             '--plain', action='store_true',
-            help='print lines instead of a picture; this is the default if '
-                 'the output is not a terminal')
+            help='show no picture below the lines; this is the default if the '
+                 'output is not a terminal')
 
     def take_action(self, parsed: argparse.Namespace) -> int:
         for name, least, most in (('seconds', 30, 3600), ('members', 2, 12),

@@ -148,10 +148,10 @@ class Scene:
 
     def _gather(self) -> None:
         """Start the first processes and wait until all have joined."""
-        for number in range(_WORKERS if self._urls[1] else 0):
-            self._start('worker', number + 1)
-        for number in range(self._members):
-            self._start('member', number + 1)
+        for kind, most in (('worker', _WORKERS if self._urls[1] else 0),
+                           ('member', self._members)):
+            for number in range(most):
+                self._start(kind, number + 1)
         deadline = self._clock.monotonic() + 60
         while (any(seat.changed_at for seat in self.seats.values())
                and self._clock.monotonic() < deadline):
