@@ -189,7 +189,6 @@ class Display(Configured, display.DisplayCommandBase[Any]):
              for row in rows])
 
 
-
 class Table(Display, lister.Lister):
     """Base class of commands that show a sentence above their table."""
 

@@ -47,7 +47,6 @@ ONCE = ('note: without a store ([distperiodic] connection) each scheduler '
         f'runs only the objects that it owns now, once, and {_LOGGED}')
 
 
-
 class JobList(display.List['StoredJob']):
     """Show the jobs that schedulers have recorded, and which are paused.
 

@@ -142,7 +142,6 @@ class QueueShow(display.Details):
         return fields
 
 
-
 _TASKS: 'Mapping[str, Callable[[tasks.Task], object]]' = {
     'Id': lambda task: task.id,
     'Type': lambda task: task.type,

@@ -116,7 +116,6 @@ class TaskShow(display.Details):
         return fields
 
 
-
 def _with_processes(session: Session, look: 'Look') -> 'Look':
     """Return the task, given the current processes.
 
