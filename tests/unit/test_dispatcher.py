@@ -246,7 +246,7 @@ def test_higher_priorities_go_first(world):
 
 def test_jobs_of_one_priority_take_turns(world):
     """The backlog of a large job does not delay a small job."""
-    me = at_work(world, 50_000, job('big', objects=True),
+    me = at_work(world, 20_000, job('big', objects=True),
                  job('small', every=90.0, scope='group'),
                  workers=[worker(slots=10)])
     crew = Workers(world, me, {'w': 0.05})

@@ -4,6 +4,7 @@ one outcome for each tick of each object.
 """
 
 import collections
+import shutil
 import time
 
 import pytest
@@ -36,8 +37,16 @@ def world():
     return World()
 
 
+@pytest.fixture(scope='module')
+def empty(tmp_path_factory):
+    """A database file with the tables."""
+    path = tmp_path_factory.mktemp('empty') / 'claims.sqlite'
+    schema.sync(f'sqlite:///{path}')
+    return path
+
+
 @pytest.fixture
-def store(world, tmp_path, monkeypatch):
+def store(world, empty, tmp_path, monkeypatch):
     """A store whose clock is that of the world."""
     def register(self, connection):
         for name, value in ((NOW, world.clock.now),
@@ -46,9 +55,9 @@ def store(world, tmp_path, monkeypatch):
             connection.create_function(
                 name, len(ClockState._fields), lambda *_, value=value: value())
     monkeypatch.setattr(HostClock, 'register', register)
-    url = f'sqlite:///{tmp_path}/claims.sqlite'
-    schema.sync(url)
-    one = SqlClaimStore(url, namespace='tests')
+    shutil.copy(empty, tmp_path / 'claims.sqlite')
+    one = SqlClaimStore(f'sqlite:///{tmp_path}/claims.sqlite',
+                        namespace='tests')
     monkeypatch.setattr(one, 'now', world.clock.now)
     yield one
     one.close()
