@@ -61,6 +61,8 @@ class UrgentCalls:
 class PendingCalls:
     """Calls to a store of one kind, with the number of the pending ones.
 
+    A process that stops waits for the answers that may give claims to it.
+
     :param store: Queue to which the calls are submitted.
     """
 

@@ -159,7 +159,6 @@ class Claimer:
         self._swept = clock.monotonic()
         self.attendance = attendance
         self._dispatcher = dispatcher
-        #: Number of ticks or objects, by (job, outcome).
         self._counters = wiring.counters
         self._dropped = DroppedTicks(
             clock, store, holder=self._holder, piece=piece, promise=promise,
