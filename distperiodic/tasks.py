@@ -50,7 +50,6 @@ from distperiodic.core.task import Command
 from distperiodic.core.task import Queue
 from distperiodic.core.task import Step
 from distperiodic.core.task import Task
-from distperiodic.core.task import TaskPage
 from distperiodic.core.task import new_id
 from distperiodic.core.workflow import Status
 from distperiodic.periodic import command
@@ -69,8 +68,6 @@ _CLOSING = 2.0
 _FIRST_LOOK = 0.01
 _LONGEST_LOOK = 0.5
 _MOST_PRIORITY = 2 ** 31 - 1
-# Greatest LIMIT that all databases accept.
-_MOST_ROWS = 2 ** 63 - 1
 # Key in the ``info`` of an SQLAlchemy session. The value is a list of
 # functions to call after the commit.
 _CALLS = 'distperiodic_after_commit'
@@ -295,18 +292,9 @@ class Client:
         :raises UnknownTask: No task has the id *after*.
         :raises InvalidTask: An argument cannot be used.
         """
-        if status is not None and status not in tuple(Status):
-            raise exceptions.InvalidTask(
-                f'status is {shown(status)}; give one of '
-                f'{", ".join(Status)}')
-        task_arguments.check_name('type', type, optional=True)
-        task_arguments.check_name('queue', queue, optional=True)
-        task_arguments.check_whole('limit', limit, 1, _MOST_ROWS)
+        page = task_arguments.page(status, type, queue, limit, after)
         with self._connections.lend() as store:
-            return store.page(TaskPage(
-                None if status is None else Status(status), type, queue,
-                limit, None if after is None
-                else task_arguments.task_id(after)))
+            return store.page(page)
 
     def wait(self, id_: str, timeout: float | None = None) -> Task:
         """Wait until a task has ended or is stuck, and return it.

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from typing import TypeAlias
 
 from distperiodic import exceptions
-from distperiodic.cmd import catalogue_read
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd.session import Session
@@ -26,6 +25,10 @@ from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.outcomes import Fate
 from distperiodic.core.schedule import SECOND
+from distperiodic.operator import catalogue_read
+from distperiodic.operator import cells
+from distperiodic.operator.cells import Output
+from distperiodic.operator.filters import Since
 
 if TYPE_CHECKING:
     from distperiodic import opts
@@ -95,7 +98,7 @@ class Audit(display.Table):
             parser, 'it provides the policies and the catalogue of each job; '
             'without it, the audit cannot find objects that are not listed')
 
-    def act(self, session: Session) -> display.Output:
+    def act(self, session: Session) -> Output:
         from distperiodic.operator import waiting
         from distperiodic.operator.task_audit import tasks_alike
         parsed = session.parsed
@@ -150,7 +153,7 @@ def _columns(ticks: bool) -> dict[str, Callable[[_Row], object]]:
 
 def _number_of(fate: Fate, row: _Row) -> object:
     audited, _, fates = row
-    return (display.Cell('-', None) if fate in audited.blank
+    return (cells.Cell('-', None) if fate in audited.blank
             and not fates[fate] else fates[fate])
 
 
@@ -228,7 +231,7 @@ def _not_listed(session: Session, job: 'Job | None',
 
 
 def _sentence_of_tasks(alike: Sequence[task_audit.Alike],
-                       since: configured.Since) -> str:
+                       since: Since) -> str:
     number = sum(one.number for one in alike)
     return (f'{configured.plural(number, "task")} submitted {since.phrase} '
             f'or not ended: {task_audit.phrase(alike)}.')
@@ -257,7 +260,7 @@ def _missing(tasks: 'periodic.PeriodicTasks | None',
         and job.name not in names]
 
 
-def _sentence(audited: Sequence[_Audited], since: configured.Since,
+def _sentence(audited: Sequence[_Audited], since: Since,
               missing: Sequence[str]) -> str:
     if not audited:
         return 'No scheduler has recorded a job yet.'

@@ -15,6 +15,7 @@ from distperiodic.cmd.session import RecordedCommand
 from distperiodic.cmd.session import Session
 from distperiodic.core import redaction
 from distperiodic.core.pruning import Ages
+from distperiodic.operator import cells
 
 
 class DbSync(RecordedCommand):
@@ -78,7 +79,7 @@ class DbVersion(display.Details):
         if found != schema.VERSION:
             self.code = configured.FINDING
         return {'database': redaction.redact(url),
-                'version': found or display.Nothing('none'),
+                'version': found or cells.Nothing('none'),
                 'needed': schema.VERSION, 'do next': todo}
 
 

@@ -3,9 +3,7 @@
 
 import abc
 import argparse
-import datetime
 import os
-import re
 import shutil
 import sys
 import textwrap
@@ -14,9 +12,6 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import Generic
-from typing import NamedTuple
-from typing import TypeAlias
 from typing import TypeVar
 
 from cliff import display
@@ -28,58 +23,19 @@ from distperiodic.cmd import configured
 from distperiodic.cmd.session import Configured
 from distperiodic.cmd.session import Session
 from distperiodic.core import printable
-from distperiodic.core import schedule
+from distperiodic.operator import cells
+from distperiodic.operator.cells import DeclaredList
+from distperiodic.operator.cells import Output
+from distperiodic.operator.cells import key
+
+T = TypeVar('T')
 
 # Minimum width of a line, in characters, even on a narrower terminal.
 _NARROWEST = 40
 
 
-class Nothing(str):
-    """Text that people see in place of an unknown value; programs get null."""
-
-
-class Lines(str):
-    """Text whose ends of lines are its author's, for example a traceback."""
-
-
-NEVER = Nothing('never')
-T = TypeVar('T')
-#: The titles, and the values of each row or of the record.
-Output: TypeAlias = tuple[Sequence[str], Sequence[Any]]
 #: The output formats that programs read.
 FOR_PROGRAMS = ('json', 'yaml', 'csv')
-
-
-def key(title: str) -> str:
-    """Return a column's key for programs.
-
-    For example, 'Mean late (ms)' becomes 'mean_late_ms'.
-    """
-    return re.sub('[^a-z0-9]+', '_', title.lower()).strip('_')
-
-
-class Cell(NamedTuple):
-    """A value that people and programs read in different forms."""
-
-    for_people: object
-    for_programs: object
-
-
-def age(seconds: float | None) -> Cell:
-    """Return a length of time, in seconds for programs. None is unknown."""
-    return Cell('', None) if seconds is None else Cell(
-        configured.age(seconds), round(seconds, 3))
-
-
-def instant(micros: int | None) -> Cell:
-    """Return an instant, in whole seconds for people. None is unknown."""
-    return Cell('', '') if micros is None else Cell(
-        configured.second(micros), configured.moment(micros))
-
-
-def time_of(at: datetime.datetime | None) -> Cell:
-    """Return an aware datetime as :func:`instant` does."""
-    return instant(None if at is None else schedule.instant_of(at))
 
 
 class Display(Configured, display.DisplayCommandBase[Any]):
@@ -156,7 +112,7 @@ class Display(Configured, display.DisplayCommandBase[Any]):
                 app.stdout = out.stream
             try:
                 return produce(
-                    parsed, list(map(key, columns)), _known(data))
+                    parsed, list(map(key, columns)), cells.known(data))
             finally:
                 app.stdout = out
         data = _printable(data)
@@ -180,13 +136,7 @@ class Display(Configured, display.DisplayCommandBase[Any]):
     def listing(self, columns: Mapping[str, Callable[[T], object]],
                 rows: Iterable[T]) -> Output:
         """Return the titles of *columns*, and their values in each row."""
-        def form(value: object) -> object:
-            return value if not isinstance(value, Cell) else (
-                value.for_people if self.people else value.for_programs)
-        return (
-            [title.removesuffix(' (s)' * self.people) for title in columns],
-            [[form(value(row)) for value in columns.values()]
-             for row in rows])
+        return cells.table(columns, rows, self.people)
 
 
 class Table(Display, lister.Lister):
@@ -239,45 +189,11 @@ class Details(Display, show.ShowOne):
         return code
 
 
-class List(Table, Generic[T]):
-    """Base class of lists, each declared as a query.
-
-    Programs get the unit of an age in its title.
-    """
-
-    #: The value in each column, by the title of the column.
-    columns: Mapping[str, Callable[[T], object]]
-    #: Titles of the columns that only people, or only programs, get.
-    only_people: Sequence[str] = ()
-    only_programs: Sequence[str] = ()
-    #: The sentence if there is no row.
-    empty = ''
-    #: The sentence if there are as many rows as the option --limit allows.
-    cut = 'The first {}; see --limit.'
-
-    @abc.abstractmethod
-    def fetch(self, session: Session) -> Sequence[T]:
-        """Return the rows of the list."""
+class List(Table, DeclaredList[Any]):
+    """Base class of commands that show a list."""
 
     def act(self, session: Session) -> Output:
-        rows = self.fetch(session)
-        if not rows:
-            self.sentence = self.sentence or self.empty
-        elif len(rows) == getattr(session.parsed, 'limit', None):
-            self.sentence = ' '.join(filter(None, [
-                self.cut.format(len(rows)), self.sentence]))
-        omitted = self.only_programs if self.people else self.only_people
-        return self.listing({
-            title: value for title, value in self.columns.items()
-            if title not in omitted}, rows)
-
-
-def _known(data: Iterable[object]) -> list[Any]:
-    """Return *data* with None in place of empty and unknown values."""
-    return [
-        _known(one) if isinstance(one, (list, tuple)) else
-        None if one == '' or isinstance(one, Nothing) else one
-        for one in data]
+        return self.read(session, self.people)
 
 
 def _printable(data: Iterable[object]) -> list[Any]:

@@ -17,6 +17,7 @@ from distperiodic.cmd import display
 from distperiodic.cmd import findings
 from distperiodic.cmd.check import Check
 from distperiodic.cmd.session import Session
+from distperiodic.operator.cells import Output
 
 _CODES = {findings.Result.WARN: 1, findings.Result.FAIL: 2}
 _COLOURS = {findings.Result.OK: '32', findings.Result.WARN: '33',
@@ -69,7 +70,7 @@ class Doctor(display.Table):
               *problems, sep='\n', file=self.app.stdout)
         return self.code
 
-    def act(self, session: Session) -> display.Output:
+    def act(self, session: Session) -> Output:
         return self.listing({
             'Area': lambda one: one[0].area,
             'Check': lambda one: one[0].name,

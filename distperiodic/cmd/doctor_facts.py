@@ -22,7 +22,6 @@ from distperiodic.cmd import findings
 from distperiodic.cmd.session import Session
 from distperiodic.core.live import Live
 from distperiodic.operator import health
-from distperiodic.operator import health_facts
 from distperiodic.operator import live_group
 from distperiodic.operator import live_processes
 from distperiodic.operator import members
@@ -136,7 +135,7 @@ class DoctorFacts:
             assert self.survey
         if self.settings.connection:
             assert self.store
-        return health_facts.read(self.settings, self._session.clock)
+        return self._session.facts()
 
     @property
     def started(self) -> bool:

@@ -16,9 +16,6 @@ from typing import TYPE_CHECKING
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
-from distperiodic.cmd import ring
-from distperiodic.cmd.object_answers import ObjectSources
-from distperiodic.cmd.object_answers import facts_of
 from distperiodic.cmd.session import Session
 from distperiodic.core import catalogue
 from distperiodic.core.job import Job
@@ -30,7 +27,10 @@ from distperiodic.core.reason import Reason
 from distperiodic.core.ring import Ring
 from distperiodic.core.ring import points_of
 from distperiodic.core.ring import position_of
+from distperiodic.operator.lists import ring_list
 from distperiodic.operator.live_group import Group
+from distperiodic.operator.object_answers import ObjectSources
+from distperiodic.operator.object_answers import facts_of
 
 if TYPE_CHECKING:
     from distperiodic import periodic
@@ -88,7 +88,7 @@ class RingExplain(Explained):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         super().add_options(parser)
-        ring.add_members(parser)
+        ring_list.add_members(parser)
 
     def facts(self, session: Session) -> Mapping[str, object]:
         settings, parsed = session.settings, session.parsed
@@ -98,7 +98,7 @@ class RingExplain(Explained):
             place: Mapping[str, object] = {
                 'owner': 'every member: each runs the job for itself'}
         elif parsed.members is not None:
-            place = placed(key, ring.named(parsed.members, settings))
+            place = placed(key, ring_list.named(parsed.members, settings))
         elif settings.backend_url or not settings.connection:
             group, place = _placed(session, key)
         else:
@@ -131,7 +131,7 @@ def _placed(session: Session, key: str
         return None, {'owner': f'unknown: {configured.one_line(exc)}'}
     if stored and not group.on_ring:
         return group, {}
-    members = ring.on_ring(session)
+    members = ring_list.on_ring(session)
     schedule = ''
     if stored:
         schedule = next((one.schedule for one in session.store.jobs()

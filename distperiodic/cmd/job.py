@@ -8,25 +8,20 @@ next sweep, or at once if they receive a hint over the bus, and then answer.
 import abc
 import argparse
 import contextlib
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
-from distperiodic.cmd import catalogue_read
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import member_answers
 from distperiodic.cmd.session import RecordedCommand
 from distperiodic.cmd.session import Session
-from distperiodic.core import audit
-from distperiodic.core import due
 from distperiodic.core import job as core_job
 from distperiodic.core.control import Verb
 from distperiodic.core.job import Scope
 from distperiodic.core.suggestion import did_you_mean
-from distperiodic.operator import health
-from distperiodic.operator import health_facts
-from distperiodic.operator.health import Finding
+from distperiodic.operator import catalogue_read
+from distperiodic.operator.lists import job_list
 from distperiodic.operator.member_rows import MemberRow
 
 if TYPE_CHECKING:
@@ -47,71 +42,10 @@ ONCE = ('note: without a store ([distperiodic] connection) each scheduler '
         f'runs only the objects that it owns now, once, and {_LOGGED}')
 
 
-class JobList(display.List['StoredJob']):
-    """Show the jobs that schedulers have recorded, and which are paused.
-
-    Health has the codes of the findings about a job and its objects. With
-    --tasks the command also shows the jobs that no scheduler has recorded, and
-    takes the schedules from it, not from the store.
-    """
+class JobList(job_list.Jobs, display.List):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         configured.add_tasks(parser, 'it provides the schedules')
-
-    def fetch(self, session: Session) -> 'list[StoredJob]':
-        from distperiodic.operator.group_reader import StoredJob
-        tasks, store = session.tasks, session.store
-        jobs = {job.name: job for job in store.jobs()}
-        now = store.now()
-        if not jobs:
-            self.sentence = 'No scheduler has recorded a job yet.'
-        found = health.findings(health_facts.read(
-            session.settings, session.clock)) if jobs else []
-        defined = {} if tasks is None else tasks.jobs
-
-        def plan(job: StoredJob) -> tuple[str, str]:
-            return (_recorded_plan(job, now) if tasks is None
-                    else _plan(defined.get(job.name), now))
-        self.columns = {
-            'Job': lambda job: job.name,
-            'Schedule': lambda job: plan(job)[0],
-            'Next tick': lambda job: plan(job)[1],
-            'Last tick': lambda job: _moment(job.tick),
-            'Health': lambda job: _health(
-                health.concerning(found, job.name), job.name in jobs),
-            'Paused since': lambda job: _moment(job.paused_since),
-            'By': lambda job: job.paused_by,
-            'Why': lambda job: job.paused_why}
-        return [jobs.get(name) or StoredJob(
-            name, None, None, '', '', due.ALWAYS, '')
-            for name in sorted({*jobs, *defined})]
-
-
-def _health(found: 'Sequence[Finding]', recorded: bool) -> str:
-    """Return the codes of the findings about a job."""
-    codes = sorted({one.code for one in found})
-    return ', '.join(codes) or ('ok' if recorded else '')
-
-
-def _plan(job: 'core_job.Job | None', now: int) -> tuple[str, str]:
-    """Return the schedule and the next tick of a job, even if it is paused."""
-    if job is None:
-        return 'not in --tasks', ''
-    if not job.enabled:
-        return f'{job.schedule.describe()}, disabled', ''
-    return job.schedule.describe(), _moment(job.schedule.after(now))
-
-
-def _recorded_plan(job: 'StoredJob', now: int) -> tuple[str, str]:
-    """Return the schedule of a job in the store, and its next tick, even if
-    the job is paused.
-    """
-    try:
-        rule, _ = audit.named(job.schedule)
-    except exceptions.InvalidSchedule:
-        # No schedule is recorded, or a later release has written it.
-        return '', ''
-    return rule.describe(), _moment(rule.after(now))
 
 
 def _moment(micros: int | None) -> str:

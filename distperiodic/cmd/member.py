@@ -16,7 +16,9 @@ from distperiodic.cmd.session import RecordedCommand
 from distperiodic.cmd.session import Session
 from distperiodic.core.control import MAX_POOL_SIZE
 from distperiodic.core.control import Verb
+from distperiodic.operator.lists import member_list
 from distperiodic.operator.member_rows import MemberRow
+from distperiodic.operator.member_rows import role
 
 # Parts of a report that are shown in another form, or not at all.
 _NOT_SHOWN = ('kind', 'topics', 'more_runs', 'tasks', 'more_tasks')
@@ -28,60 +30,8 @@ _NOTE = (
     'member that answered has logged the operator and the reason')
 
 
-class MemberList(display.List['MemberRow']):
-    """Show the processes of the group, as the store knows them.
-
-    A silent member has not reported for session_timeout: it was killed, it
-    hangs, or it cannot reach the store. Without a store, the command queries
-    the members over the broker.
-    """
-
-    essential = ('Member', 'Role', 'Partition role', 'State', 'Seen')
-
-    def fetch(self, session: Session) -> 'list[MemberRow]':
-        timeout = session.settings.session_timeout
-        found = session.members.members()
-        problems = session.members.problems()
-        if not found:
-            problems.append('no member of this group has reported yet')
-        self.sentence = ''.join(f'{one[:1].upper()}{one[1:]}.'
-                                for one in problems)
-        self.columns = {
-            'Member': lambda member: member.name,
-            'Role': selection.role,
-            'Partition role': lambda member: member.state.get(
-                'partition_role', ''),
-            'State': lambda member: _state(member, timeout),
-            'Drained': lambda member: 'yes' if member.drained else 'no',
-            'In flight': lambda member: member.state.get('in_flight', ''),
-            'Busy': lambda member: _in_pools(member, 'busy'),
-            'Queued': lambda member: _in_pools(member, 'queued'),
-            'Seen (s)': lambda member: _seen(member),
-            'Version': lambda member: member.state.get('version', ''),
-            'Drained by': lambda member: member.drained_by,
-            'Why': lambda member: member.drained_why,
-            'Process': lambda member: member.process}
-        return found
-
-
-def _in_pools(member: 'MemberRow', name: str) -> int:
-    """Return the sum of a number of all pools of a member."""
-    return sum(pool.get(name, 0)
-               for pool in (member.state.get('pools') or {}).values())
-
-
-def _seen(member: 'MemberRow') -> display.Cell:
-    return display.age(None if member.age is None else member.age / 1e6)
-
-
-def _state(member: 'MemberRow', session_timeout: float) -> str:
-    if member.stopped:
-        return 'stopped'
-    if member.age is None:
-        return 'no answer'
-    if member.silent(session_timeout):
-        return 'silent'
-    return 'running' if member.state.get('healthy') else 'not healthy'
+class MemberList(member_list.Members, display.List):
+    pass
 
 
 class MemberShow(display.Details):
@@ -96,10 +46,10 @@ class MemberShow(display.Details):
         settings = session.settings
         member = selection.select_one(
             session.members.members(), session.parsed)
-        seen = _seen(member)
+        seen = member_list.seen(member)
         fields: dict[str, object] = {
-            'member': member.name, 'role': selection.role(member),
-            'state': _state(member, settings.session_timeout),
+            'member': member.name, 'role': role(member),
+            'state': member_list.state(member, settings.session_timeout),
             'process': member.process,
             **({'seen': seen.for_people} if self.people
                else {'seen_s': seen.for_programs}),

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from typing import NamedTuple
 
 from distperiodic.cmd import configured
-from distperiodic.cmd.selection import role
 from distperiodic.cmd.session import Session
 from distperiodic.operator.member_rows import MemberRow
+from distperiodic.operator.member_rows import role
 
 if TYPE_CHECKING:
     from distperiodic.operator.members import Answer

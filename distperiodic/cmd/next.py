@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
-from distperiodic.cmd.session import Session
 from distperiodic.core import audit
 from distperiodic.core.schedule import Schedule
+from distperiodic.operator.cells import Cell
+from distperiodic.operator.cells import age
+from distperiodic.operator.sources import Sources
 
 if TYPE_CHECKING:
     from distperiodic.operator.activity import ObjectCount
@@ -39,7 +41,7 @@ class _Tick:
         return (self.at, self.job) < (other.at, other.job)
 
 
-class Next(display.List['_Tick']):
+class Next(display.List):
     """Show the next ticks, and the number of objects due at each tick.
 
     The schedules and listings come from the database, so jobs that no
@@ -51,8 +53,8 @@ class Next(display.List['_Tick']):
     columns = {
         'Job': lambda tick: tick.job,
         'Tick': lambda tick: configured.moment(tick.at),
-        'In (s)': lambda tick: display.age(tick.wait) if tick.wait > 0
-        else display.Cell('now', round(tick.wait, 3)),
+        'In (s)': lambda tick: age(tick.wait) if tick.wait > 0
+        else Cell('now', round(tick.wait, 3)),
         'Objects': lambda tick: tick.objects,
         'Schedule': lambda tick: tick.schedule,
         'Remark': lambda tick: tick.remark}
@@ -63,12 +65,12 @@ class Next(display.List['_Tick']):
             '--within', type=configured.duration, metavar='TIME',
             help='show all ticks in the next TIME, such as 90s, 5m or 1h')
 
-    def fetch(self, session: Session) -> 'list[_Tick]':
+    def fetch(self, sources: Sources) -> 'list[_Tick]':
         from distperiodic.operator import activity
-        within = session.parsed.within
-        job = configured.job_of(session.parsed)
-        now = session.store.now()
-        listings = activity.listings(session.store, job)
+        within = sources.parsed.within
+        job = configured.job_of(sources.parsed)
+        now = sources.store.now()
+        listings = activity.listings(sources.store, job)
         ticks: list[_Tick] = []
         short = []
         unknown = []

@@ -9,6 +9,9 @@ from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd.session import RecordedCommand
 from distperiodic.cmd.session import Session
+from distperiodic.operator import cells
+from distperiodic.operator.lists import partition_list
+from distperiodic.operator.sources import Sources
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,48 +20,8 @@ if TYPE_CHECKING:
     from distperiodic.operator.partitions import PartitionWorker
 
 
-class PartitionList(display.List['PartitionState']):
-    """Show the partitions that have options or have used mode = standby.
-
-    Standby is the number of workers that wait to take over. Heartbeat is the
-    age of the last heartbeat of the active worker.
-    """
-
-    empty = 'No partition has options, and none has used mode = standby.'
-
-    def fetch(self, session: Session) -> 'list[PartitionState]':
-        from distperiodic.operator import partitions
-        settings = session.settings
-        found: dict[str, PartitionState] = {}
-        if settings.connection:
-            found = {one.name: one
-                     for one in partitions.partitions(session.store)}
-        else:
-            self.sentence = (
-                'Without a store no partition has one active worker; to use '
-                'mode = standby, set [distperiodic] connection.')
-
-        def mode(name: str) -> str:
-            options = settings.partitions.get(name)
-            if options is not None and options.standby:
-                return 'standby'
-            return 'standby, not in this file' if name in found else 'shared'
-        self.columns = {
-            'Partition': lambda one: one.name,
-            'Mode': lambda one: mode(one.name),
-            'Active': lambda one: configured.identity(one.active),
-            'Since': lambda one: configured.second(one.since)
-            if one.active else '',
-            'Heartbeat': lambda one: next((
-                display.age(worker.age) for worker in one.workers
-                if worker.process == one.active), ''),
-            'Standby': lambda one: sum(
-                worker.process != one.active
-                for worker in one.present(settings.session_timeout)),
-            'Activations': lambda one: one.fence}
-        return [found.get(name) or partitions.PartitionState(
-            name, '', 0, 0, 0.0, '', '', ())
-            for name in sorted({*found, *settings.partitions})]
+class PartitionList(partition_list.Partitions, display.List):
+    pass
 
 
 def _add_partition(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +29,7 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
                         help='name of the partition')
 
 
-class PartitionShow(display.List['PartitionWorker']):
+class PartitionShow(display.List):
     """Show the workers of a partition with one active worker.
 
     The state of a worker is "gone" if it has sent no heartbeat for
@@ -76,11 +39,11 @@ class PartitionShow(display.List['PartitionWorker']):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         _add_partition(parser)
 
-    def fetch(self, session: Session) -> 'Sequence[PartitionWorker]':
-        settings = session.check_store()
+    def fetch(self, sources: Sources) -> 'Sequence[PartitionWorker]':
+        settings = sources.check_store()
         from distperiodic.operator import partitions
         found = partitions.partition(
-            session.store, settings.topic_of(session.parsed.partition))
+            sources.store, settings.topic_of(sources.parsed.partition))
         self.sentence = (
             f'Active since {configured.second(found.since)}: '
             f'{configured.identity(found.active)}.'
@@ -93,7 +56,7 @@ class PartitionShow(display.List['PartitionWorker']):
             'State': lambda one: state_of(
                 one, found, settings.session_timeout),
             'Since': lambda one: configured.second(one.since),
-            'Heartbeat': lambda one: display.age(one.age),
+            'Heartbeat': lambda one: cells.age(one.age),
             'Process': lambda one: one.process}
         return found.workers
 

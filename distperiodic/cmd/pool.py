@@ -9,37 +9,19 @@ from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd.session import RecordedCommand
 from distperiodic.cmd.session import Session
+from distperiodic.operator.cells import Output
+from distperiodic.operator.lists import pool_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Mapping
-    from collections.abc import Sequence
 
     from distperiodic.operator.task_pools import Held
     from distperiodic.operator.task_pools import LiveBucket
-    from distperiodic.operator.task_pools import Pool
 
 
-class PoolList(display.List['Pool']):
-    """Show the pools of the group, and how many tasks each pool has.
-
-    Free tasks can be assigned. Workers is the number of buckets with tasks.
-    Done tasks are remembered for at least done_retention days, so that they
-    are not offered again.
-    """
-
-    empty = 'No pool exists; recreate_task_pool() creates one.'
-    columns = {
-        'Pool': lambda pool: pool.name,
-        'Free': lambda pool: pool.stats.free,
-        'Assigned': lambda pool: pool.stats.assigned,
-        'Workers': lambda pool: len(pool.stats.buckets),
-        'Done': lambda pool: pool.stats.done,
-        'Last recreated': lambda pool: configured.moment(pool.recreated)}
-
-    def fetch(self, session: Session) -> 'Sequence[Pool]':
-        from distperiodic.operator import task_pools
-        return task_pools.pools(session.store)
+class PoolList(pool_list.TaskPools, display.List):
+    pass
 
 
 def _add_pool(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +45,7 @@ class PoolShow(display.Table):
             help='show the tasks in the bucket of this worker')
         configured.add_limit(parser, 'tasks')
 
-    def act(self, session: Session) -> display.Output:
+    def act(self, session: Session) -> Output:
         from distperiodic.operator import task_pools
         parsed = session.parsed
         if not parsed.tasks and parsed.worker is None:

@@ -6,99 +6,22 @@ import argparse
 import shlex
 from collections.abc import Callable
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
-from typing import NamedTuple
 
-from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd.session import RecordedCommand
 from distperiodic.cmd.session import Session
-from distperiodic.core.ring import Ring
-from distperiodic.core.task import MOST_COUNTED
-from distperiodic.core.task import queue_ring_key
 from distperiodic.core.workflow import Status
+from distperiodic.operator import cells
+from distperiodic.operator.lists import queue_list
 
 if TYPE_CHECKING:
     from distperiodic import tasks
 
 
-class _Servers(NamedTuple):
-    """The members that serve queues."""
-
-    #: None means that the members are unknown.
-    ring: 'Ring | None'
-    #: Reason why the members are unknown. Empty means that they are known.
-    why: str
-
-    def of(self, queue: str) -> str:
-        """Return the identity of the member that serves *queue*."""
-        if self.ring is None:
-            return 'unknown'
-        return self.ring.owner_of(queue_ring_key(queue))
-
-
-def _servers(session: Session) -> _Servers:
-    """Return the members that serve queues now.
-
-    If the members are unknown, the result contains only the reason. The
-    command still shows the facts that are in the store.
-    """
-    if not session.settings.backend_url:
-        return _Servers(None, 'backend_url is empty, so any process with this '
-                        'store may serve a queue')
-    try:
-        group = session.group
-    except exceptions.CoordinationUnavailable as exc:
-        return _Servers(None, configured.one_line(exc))
-    if not len(group.ring):
-        return _Servers(
-            None, f'group {session.settings.group!r} has no scheduler on the '
-            'ring')
-    return _Servers(group.ring, '')
-
-
-def _columns(servers: _Servers
-             ) -> 'Mapping[str, Callable[[tasks.Queue], object]]':
-    """Return the facts about a queue, by title."""
-    return {
-        'Queue': lambda queue: queue.name,
-        'State': lambda queue: 'open' if queue.halted_at is None
-        else 'halted',
-        'Member': lambda queue: servers.of(queue.name),
-        'Waiting': lambda queue: display.Cell(
-            f'{queue.waiting:,} or more' if queue.waiting >= MOST_COUNTED
-            else queue.waiting, queue.waiting),
-        'Head': lambda queue: queue.head or '',
-        'Head status': lambda queue: '' if queue.head_status is None
-        else queue.head_status.value,
-        'On failure': lambda queue: 'go_on' if queue.goes_on else 'halt',
-        'Halted at': lambda queue: display.time_of(queue.halted_at),
-        'Why': lambda queue: queue.halted_why or '',
-        'By task': lambda queue: queue.halted_by or ''}
-
-
-class QueueList(display.List['tasks.Queue']):
-    """Show the ordered queues: which are halted, and who serves them."""
-
-    essential = ('Queue', 'State', 'Member', 'Waiting', 'Head status', 'Why')
+class QueueList(queue_list.Queues, display.List):
     for_people = ('table',)
-    empty = 'There is no ordered queue yet.'
-
-    def fetch(self, session: Session) -> 'Sequence[tasks.Queue]':
-        found = session.client.queues()
-        servers = _servers(session)
-        self.columns = _columns(servers)
-        halted = sum(queue.halted_at is not None for queue in found)
-        if halted:
-            self.sentence = (
-                f'{configured.plural(halted, "queue")} of {len(found):,} '
-                f'{"is" if halted == 1 else "are"} halted.')
-        if found and servers.why:
-            self.sentence = ' '.join(filter(None, [
-                self.sentence, f'The members are unknown: {servers.why}.']))
-        return found
 
 
 def _add_queue(parser: argparse.ArgumentParser) -> None:
@@ -127,8 +50,8 @@ class QueueShow(display.Details):
         listed, rows = self.listing(_TASKS, tasks)
         if rows:
             self.below = listed, rows
-        servers = _servers(session)
-        titles, [facts] = self.listing(_columns(servers), [queue])
+        servers = queue_list.servers_of(session)
+        titles, [facts] = self.listing(queue_list.columns_of(servers), [queue])
         fields = dict(zip(map(str.lower, titles), facts, strict=True))
         if servers.why:
             fields['member'] = f'{fields["member"]}: {servers.why}'
@@ -136,7 +59,7 @@ class QueueShow(display.Details):
             return {name: value for name, value in fields.items()
                     if value != ''}
         fields['tasks'] = [
-            {display.key(title): value or None
+            {cells.key(title): value or None
              for title, value in zip(listed, row, strict=True)}
             for row in rows]
         return fields
@@ -146,8 +69,8 @@ _TASKS: 'Mapping[str, Callable[[tasks.Task], object]]' = {
     'Id': lambda task: task.id,
     'Type': lambda task: task.type,
     'Status': lambda task: task.status.value,
-    'Created at': lambda task: display.time_of(task.created_at),
-    'Due at': lambda task: display.time_of(task.due_at)}
+    'Created at': lambda task: cells.time_of(task.created_at),
+    'Due at': lambda task: cells.time_of(task.due_at)}
 
 
 class _QueueAction(RecordedCommand):
@@ -188,7 +111,7 @@ class QueueHalt(_QueueAction):
         else:
             session.print(
                 f'{name} was already halted, at '
-                f'{display.time_of(queue.halted_at).for_people}: '
+                f'{cells.time_of(queue.halted_at).for_people}: '
                 f'{queue.halted_why}; nothing was changed')
 
 

@@ -11,22 +11,15 @@ import argparse
 import collections
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd.session import Session
 from distperiodic.core.member import MAX_POINTS
-from distperiodic.core.member import Member
-from distperiodic.core.member import check_identity
-from distperiodic.core.member import ring_members
 from distperiodic.core.ring import Ring
 from distperiodic.core.ring import positions_of
-from distperiodic.operator import health
-
-if TYPE_CHECKING:
-    from distperiodic import opts
+from distperiodic.operator.lists import ring_list
 
 #: Largest share, in multiples of the mean, that needs no remedy. A member with
 #: a larger share may be late while all other members are on time. Smaller
@@ -38,106 +31,8 @@ _EVEN_ENOUGH = 1.25
 _POINTS_TO_SPEND = 40_000
 
 
-def add_members(parser: argparse.ArgumentParser) -> None:
-    """Add the option that names the members of a ring."""
-    parser.add_argument(
-        '--members', metavar='A,B=80,C',
-        help='use these members and points instead of those in the '
-             'coordination service. Points default to '
-             'hash_ring_replicas_count')
-
-
-def members_of(session: Session) -> 'tuple[Member, ...]':
-    """Return the members on the ring, in order of name.
-
-    :raises ConfigError: the ring has no members.
-    """
-    if session.parsed.members is not None:
-        return named(session.parsed.members, session.settings)
-    return on_ring(session)
-
-
-def on_ring(session: Session) -> 'tuple[Member, ...]':
-    """Return the members of the group that are on the ring.
-
-    :raises ConfigError: no member is on the ring.
-    """
-    group = session.group
-    if not group.on_ring:
-        finding = health.no_scheduler(session.settings.group, group)
-        raise exceptions.ConfigError(
-            f'{finding.text}; {finding.remedy}; or name the members of a '
-            'hypothetical ring: --members a,b,c')
-    return group.on_ring
-
-
-def named(text: str, settings: 'opts.Settings') -> 'tuple[Member, ...]':
-    """Return the members that --members names."""
-    found = {}
-    for part in text.split(','):
-        name, equals, points = part.strip().partition('=')
-        if equals and not (points.isdigit() and int(points)
-                           and int(points) <= MAX_POINTS):
-            raise exceptions.ConfigError(
-                f'--members {part!r}: the points must be a number from 1 to '
-                f'{MAX_POINTS}, such as {name or "a"}=80')
-        check_identity(name)
-        if name in found:
-            raise exceptions.ConfigError(
-                f'--members names {name!r} twice; give each member a '
-                'different name')
-        found[name] = Member(
-            name, '0' * 16, 1,
-            int(points) if points else settings.hash_ring_replicas_count)
-    return tuple(found[n] for n in sorted(found))
-
-
-class RingShow(display.Table):
-    """Show the members on the ring, with their points, share and arcs."""
-
-    essential = ('Member', 'Points', 'Share', 'Of fair')
+class RingShow(ring_list.RingShares, display.List):
     for_people = ('table',)
-
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        add_members(parser)
-        parser.add_argument(
-            '--arcs', action='store_true',
-            help='list every arc with its first and last position, for '
-                 'WHERE position BETWEEN low AND high')
-
-    def act(self, session: Session) -> display.Output:
-        members = members_of(session)
-        ring = Ring(ring_members(members))
-        if session.parsed.arcs:
-            return self.listing({
-                'Member': lambda arc: arc[0],
-                'Low': lambda arc: arc[1].low,
-                'High': lambda arc: arc[1].high,
-                'Share': lambda arc: _share(
-                    (arc[1].high - arc[1].low + 1) / 2**64)},
-                sorted(((name, arc) for name in ring.members
-                        for arc in ring.arcs(name)),
-                       key=lambda one: one[1].low))
-        self.sentence = (
-            f'{configured.plural(len(members), "member")}, '
-            f'{configured.plural(len(ring), "point")}, ring format '
-            f'{min(m.ring_format for m in members)}')
-
-        def of_fair(member: 'Member') -> display.Cell:
-            ratio = ring.share(member.identity) / (member.points / len(ring))
-            return display.Cell(f'{ratio:.2f}', round(ratio, 4))
-        return self.listing({
-            'Member': lambda member: member.identity,
-            'Points': lambda member: member.points,
-            'Share': lambda member: _share(ring.share(member.identity)),
-            'Fair': lambda member: _share(member.points / len(ring)),
-            'Of fair': of_fair,
-            'Arcs': lambda member: len(ring.arcs(member.identity)),
-            'Ring format': lambda member: member.ring_format}, members)
-
-
-def _share(share: float) -> display.Cell:
-    return display.Cell(configured.percent(share), round(share, 9))
 
 
 class RingSimulate(display.Details):

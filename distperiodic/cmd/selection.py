@@ -2,38 +2,12 @@
 """The members of the group that a command line selects, in words."""
 
 import argparse
-from collections.abc import Callable
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.core.suggestion import did_you_mean
 from distperiodic.operator.member_rows import MemberRow
-from distperiodic.operator.member_rows import by_process
-
-if TYPE_CHECKING:
-    from distperiodic.operator.members import Answer
-
-
-def role(member: 'MemberRow | Answer') -> str:
-    """Return the kind of a member, in words."""
-    return f'worker of {member.part}' if member.part else 'scheduler'
-
-
-def roles(members: 'Iterable[MemberRow]') -> Callable[[str], str]:
-    """Return a function that returns the kind of a process, in words.
-
-    Its argument is the name of the process, or of the process and its tenure.
-    An empty result means unknown, because the process has ended.
-    """
-    processes = by_process(members)
-
-    def role_of(holder: str) -> str:
-        found = processes.get(holder) or processes.get(
-            holder.rpartition('~')[0])
-        return '' if found is None else role(found)
-    return role_of
+from distperiodic.operator.member_rows import role
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

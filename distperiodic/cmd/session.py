@@ -10,7 +10,6 @@ import abc
 import argparse
 import contextlib
 import functools
-import os
 from typing import TYPE_CHECKING
 from typing import Protocol
 
@@ -18,10 +17,8 @@ from cliff import command
 
 from distperiodic import exceptions
 from distperiodic import loading
-from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.cmd import configured
-from distperiodic.operator.live_group import Group
-from distperiodic.operator.live_group import read_group
+from distperiodic.operator.sources import Sources
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
     from distperiodic.operator.auditing import ActionRecord
-    from distperiodic.operator.auditing import Actor
     from distperiodic.operator.group_reader import GroupStore
     from distperiodic.operator.members import MemberAdmin
     from distperiodic.operator.ring_members import RingMembers
@@ -42,51 +38,20 @@ if TYPE_CHECKING:
                      members: Sequence[tuple[str, str]] = (),
                      action: str = '') -> None: ...
 
-# Maximum seconds to wait for the members' replies to a query over the bus.
-_REPLIES = 5.0
 
-
-class Session:
-    """The parts with which one command works, each created at its first use.
+class Session(Sources):
+    """The sources with which one command works, and what it changes.
 
     :param parsed: The command line.
     :param command: The command, whose name the records of actions contain.
     """
 
     def __init__(self, parsed: argparse.Namespace, command: 'Configured'):
-        self.parsed = parsed
-        self.clock = SystemClock()
-        #: The resources that the end of the session closes.
-        self.resources = contextlib.ExitStack()
+        super().__init__(parsed, lambda: configuration(parsed))
         self._command = command
-
-    def __enter__(self) -> 'Session':
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.resources.close()
 
     def print(self, text: str) -> None:
         print(text, file=self._command.app.stdout, flush=True)
-
-    # -- configuration
-
-    @functools.cached_property
-    def conf(self) -> 'cfg.ConfigOpts':
-        """The options.
-
-        :raises ConfigError: a file cannot be read.
-        """
-        return configuration(self.parsed)
-
-    @functools.cached_property
-    def settings(self) -> 'opts.Settings':
-        """The values of the options.
-
-        :raises ConfigError: an option cannot be used.
-        """
-        from distperiodic import opts
-        return opts.settings(self.conf)
 
     @functools.cached_property
     def tasks(self) -> 'periodic.PeriodicTasks | None':
@@ -98,16 +63,19 @@ class Session:
             return None
         return loading.load_tasks(self.parsed.tasks, self.conf)
 
-    # -- the group
-
     @functools.cached_property
-    def group(self) -> 'Group':
-        """The group, as the coordination service lists it.
+    def store(self) -> 'GroupStore':
+        """The store of the group.
 
-        :raises ConfigError: no coordination service is configured.
-        :raises CoordinationUnavailable: the service does not answer.
+        :raises ConfigError: there is no store.
         """
-        return read_group(self.check_backend(), self.clock)
+        self.check_store()
+        return self.resources.enter_context(
+            contextlib.closing(self._open_store()))
+
+    def _open_store(self) -> 'GroupStore':
+        from distperiodic.operator.group_reader import GroupStore
+        return GroupStore(self.settings.connection, self.settings.group)
 
     @functools.cached_property
     def members(self) -> 'MemberAdmin | RingMembers':
@@ -119,42 +87,7 @@ class Session:
         if self.settings.connection:
             from distperiodic.operator.members import MemberAdmin
             return MemberAdmin(self.store, self.actor)
-        if self.settings.dispatcher != 'messaging':
-            raise exceptions.ConfigError(
-                'there is neither a store nor a broker, so no member can be '
-                'reached; set [distperiodic] connection, or dispatcher = '
-                'messaging and transport_url; --config-file names the file')
-        from distperiodic.operator.ring_members import RingMembers
-        return self.resources.enter_context(contextlib.closing(RingMembers(
-            self.conf, self.settings, actor=self.actor, clock=self.clock,
-            wait=_REPLIES)))
-
-    def check_backend(self) -> 'opts.Settings':
-        """Return the options of a command that needs the coordination service.
-
-        :raises ConfigError: an option cannot be used, or backend_url is empty.
-        """
-        from distperiodic.adapters.coordination.url import check_backend_url
-        if not self.settings.backend_url:
-            raise exceptions.ConfigError(
-                '[distperiodic] backend_url is empty, so each process runs '
-                'alone and there is no group to show; use --config-file to '
-                'name the file that sets backend_url')
-        check_backend_url(self.settings.backend_url)
-        return self.settings
-
-    # -- the store
-
-    @functools.cached_property
-    def store(self) -> 'GroupStore':
-        """The store of the group.
-
-        :raises ConfigError: there is no store.
-        """
-        settings = self.check_store()
-        from distperiodic.operator.group_reader import GroupStore
-        return self.resources.enter_context(contextlib.closing(
-            GroupStore(settings.connection, settings.group)))
+        return self.ring_members
 
     @functools.cached_property
     def client(self) -> 'Client':
@@ -176,43 +109,7 @@ class Session:
         return self.resources.enter_context(contextlib.closing(
             tasks.Client(self.conf)))
 
-    def check_store(self, must_exist: bool = True) -> 'opts.Settings':
-        """Return the options of a command that needs the store.
-
-        :param must_exist: True if the file of an SQLite store must already
-            exist.
-        :raises ConfigError: an option cannot be used, or there is no store.
-        """
-        settings = self.settings
-        if not settings.connection:
-            raise exceptions.ConfigError(
-                'there is no database: neither [distperiodic] connection nor '
-                '[database] connection is set, or [distperiodic] connection '
-                'is none; use --config-file to name the file that sets one of '
-                'them')
-        if must_exist and settings.embedded and not os.path.exists(
-                settings.store_file):
-            raise exceptions.ConfigError(
-                f'{settings.store_file} does not exist: a service without '
-                'backend_url and connection keeps its claims in this file; '
-                'use --config-file to name the file that sets connection, or '
-                'the state_path of the service')
-        if must_exist:
-            # Load SQLAlchemy only if there is a database.
-            from distperiodic.operator import group_reader
-            group_reader.check_file(settings.connection)
-        return settings
-
     # -- actions
-
-    @functools.cached_property
-    def actor(self) -> 'Actor':
-        """The user who runs this command, the host and the reason."""
-        from distperiodic.adapters.local.process_slot import host_name
-        from distperiodic.adapters.local.process_slot import user_name
-        from distperiodic.operator.auditing import Actor
-        return Actor(user_name(), host_name(), getattr(
-            self.parsed, 'why', ''))
 
     def recorded(self, target: str, **arguments: object
                  ) -> 'contextlib.AbstractContextManager[ActionRecord]':

@@ -11,78 +11,17 @@ from distperiodic.cmd import display
 from distperiodic.cmd.session import RecordedCommand
 from distperiodic.cmd.session import Session
 from distperiodic.core.workflow import Status
+from distperiodic.operator.lists import task_list
 
 if TYPE_CHECKING:
-    from distperiodic import tasks
+    pass
 
 # Number of stuck tasks that are read at a time.
 _PAGE = 500
 
 
-class TaskList(display.List['tasks.Task']):
-    """Show tasks, in the order in which they were submitted.
-
-    A long list has pages. For the next page, pass the last id of this page to
-    --after.
-    """
-
-    essential = ('Id', 'Type', 'Status', 'Step')
+class TaskList(task_list.Tasks, display.List):
     for_people = ('table',)
-    only_people = ('Step',)
-    only_programs = ('Code', 'Cursor', 'Steps')
-    columns = {
-        'Id': lambda task: task.id,
-        'Type': lambda task: task.type,
-        'Status': lambda task: task.status.value,
-        'Step': lambda task: f'{task.cursor + 1} of {len(task.steps)}',
-        'Code': lambda task: task.code,
-        'Cursor': lambda task: task.cursor,
-        'Steps': lambda task: len(task.steps),
-        'Queue': lambda task: task.queue or '',
-        'Key': lambda task: task.key or '',
-        'Priority': lambda task: task.priority,
-        'Created at': lambda task: display.time_of(task.created_at),
-        'Due at': lambda task: display.time_of(task.due_at),
-        'Started at': lambda task: display.time_of(task.started_at),
-        'Ended at': lambda task: display.time_of(task.ended_at),
-        'Message': lambda task: configured.one_line(task.message or '')}
-
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        which = parser.add_mutually_exclusive_group()
-        which.add_argument(
-            '--status', metavar='STATUS',
-            help='show only tasks with this status: '
-                 f'{", ".join(Status)}')
-        which.add_argument(
-            '--stuck', dest='status', action='store_const',
-            const=Status.STUCK.value,
-            help='show only stuck tasks, which need an operator')
-        parser.add_argument(
-            '--type', metavar='TYPE', help='show only tasks of this type')
-        parser.add_argument(
-            '--queue', metavar='QUEUE',
-            help='show only tasks of this ordered queue')
-        configured.add_limit(parser, 'tasks')
-        parser.add_argument(
-            '--after', metavar='ID',
-            help='show only tasks that were submitted after this task')
-
-    def fetch(self, session: Session) -> 'list[tasks.Task]':
-        parsed, client = session.parsed, session.client
-        found = client.list(
-            parsed.status, type=parsed.type, queue=parsed.queue,
-            limit=parsed.limit, after=parsed.after)
-        if found:
-            self.cut = 'The first {}; for more: --after ' + found[-1].id
-        elif parsed.queue is not None:
-            # This raises an error if the queue does not exist.
-            client.queues(parsed.queue)
-        self.empty = ' '.join([
-            'No task', *(f'{word} {value!r}' for word, value in (
-                ('with status', parsed.status), ('of type', parsed.type),
-                ('in queue', parsed.queue), ('after', parsed.after))
-                if value is not None)]) + '.'
-        return found
 
 
 class TaskCancel(RecordedCommand):

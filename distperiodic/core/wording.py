@@ -55,3 +55,13 @@ def moment(micros: int) -> str:
     """Format an instant in ISO 8601 and UTC; omit a fraction of zero."""
     return schedule.nearest_datetime(micros).isoformat().replace(
         '+00:00', 'Z')
+
+
+def percent(part: float, whole: float = 1.0) -> str:
+    """Format a share as a percentage."""
+    return f'{100.0 * part / whole:.1f} %' if whole else '-'
+
+
+def identity(holder: str) -> str:
+    """Return the identity of a process from its name as a holder of leases."""
+    return holder.partition('~')[0]

@@ -154,6 +154,17 @@ class GroupReader:
                       for row in found)
 
 
+def open_reader(connection_url: str, namespace: str,
+                statement: float) -> GroupReader:
+    """Return a reader, whose connection is opened at its first use.
+
+    :param statement: Maximum seconds of one statement.
+    :raises ConfigError: the URL is invalid.
+    """
+    return GroupReader(
+        schema.connect(connection_url, statement=statement), namespace)
+
+
 class GroupStore(GroupReader):
     """Access to the rows of one group, for the commands of operators.
 

@@ -6,6 +6,7 @@ Only :mod:`.health_queries` loads SQLAlchemy, and only if there is a store.
 
 import contextlib
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -17,9 +18,11 @@ from distperiodic.operator.live_group import read_group
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import ports
+    from distperiodic.operator.group_reader import GroupReader
 
 
 def read(settings: 'opts.Settings', clock: 'ports.Clock', *,
+         open_store: 'Callable[[], GroupReader] | None' = None,
          job: str | None = None, key: str | None = None,
          **known: Any) -> health.Facts:
     """Return the facts about the configured group.
@@ -27,6 +30,8 @@ def read(settings: 'opts.Settings', clock: 'ports.Clock', *,
     If the store or the coordination service cannot be read, the facts give the
     reason.
 
+    :param open_store: Opens the store, which is then closed. None opens it
+        with the limits of a command.
     :param job: Job to whose failures to limit the facts. None means all jobs.
     :param key: Id of the only object whose failures to read. None means all
         objects.
@@ -43,7 +48,8 @@ def read(settings: 'opts.Settings', clock: 'ports.Clock', *,
     if settings.connection:
         from distperiodic.operator import health_queries
         try:
-            fields |= health_queries.read(settings, clock, live, job, key)
+            fields |= health_queries.read(
+                settings, clock, live, job, key, open_store)
         except exceptions.DistperiodicError as exc:
             fields['store'] = one_line(exc)
     facts = health.Facts(

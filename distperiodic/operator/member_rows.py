@@ -4,6 +4,7 @@
 This module does not need the store, so commands without one start faster.
 """
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from distperiodic.core.member_facts import ProcessReport
 
 if TYPE_CHECKING:
     from distperiodic.operator.activity import CurrentRun
+    from distperiodic.operator.members import Answer
 
 
 class MemberRow(NamedTuple):
@@ -135,3 +137,23 @@ def slots(rows: Iterable[MemberRow], within: float) -> dict[str, int]:
                 found[pool.partition] = (
                     found.get(pool.partition, 0) + pool.size)
     return found
+
+
+def role(member: 'MemberRow | Answer') -> str:
+    """Return the kind of a member, in words."""
+    return f'worker of {member.part}' if member.part else 'scheduler'
+
+
+def roles(members: 'Iterable[MemberRow]') -> Callable[[str], str]:
+    """Return a function that returns the kind of a process, in words.
+
+    Its argument is the name of the process, or of the process and its tenure.
+    An empty result means unknown, because the process has ended.
+    """
+    processes = by_process(members)
+
+    def role_of(holder: str) -> str:
+        found = processes.get(holder) or processes.get(
+            holder.rpartition('~')[0])
+        return '' if found is None else role(found)
+    return role_of

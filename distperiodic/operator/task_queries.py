@@ -13,6 +13,7 @@ from distperiodic.adapters.sql import task_reader
 from distperiodic.adapters.sql import task_rows
 from distperiodic.core.claim import State
 from distperiodic.core.task import MOST_COUNTED
+from distperiodic.core.task import Queue
 from distperiodic.core.task import Task
 from distperiodic.core.waiting import Wait
 from distperiodic.core.waiting import WaitReason
@@ -108,6 +109,33 @@ class Halted(NamedTuple):
     by: str | None
     #: Number of tasks that have not started, at most MOST_COUNTED.
     waiting: int
+
+
+def page(store: GroupReader, status: str | None, type_: str | None,
+         queue: str | None, limit: int, after: str | None) -> list[Task]:
+    """Return tasks; see :meth:`distperiodic.tasks.Client.list`.
+
+    :raises UnknownTask: No task has the id *after*.
+    :raises InvalidTask: An argument cannot be used.
+    """
+    # This module loads the ORM of SQLAlchemy, which takes long.
+    from distperiodic.adapters.sql import task_arguments
+    found = task_arguments.page(status, type_, queue, limit, after)
+    return store.read(lambda connection: task_reader.page(
+        connection, store.namespace, found))
+
+
+def queues(store: GroupReader, name: str | None = None) -> list[Queue]:
+    """Return the ordered queues, in the order of their names.
+
+    :param name: Only the queue with this name.
+    :raises UnknownTask: There is no queue with this name.
+    :raises InvalidTask: The name cannot be used.
+    """
+    from distperiodic.adapters.sql import task_arguments
+    task_arguments.check_name('queue', name, optional=True)
+    return store.read(lambda connection: task_reader.queues(
+        connection, store.namespace, name))
 
 
 def look(store: GroupReader, task: str) -> Look:

@@ -19,6 +19,7 @@ from distperiodic.cmd import findings
 from distperiodic.cmd import shell
 from distperiodic.cmd import terminal
 from distperiodic.cmd.check import Check
+from distperiodic.operator import cells
 from tests.unit import test_documentation
 
 
@@ -26,7 +27,7 @@ from tests.unit import test_documentation
     ('Job', 'job'), ('Of fair', 'of_fair'), ('last tick', 'last_tick'),
     ('Mean late (ms)', 'mean_late_ms'), ('join_moves', 'join_moves')])
 def test_programs_read_keys_of_one_style(title, key):
-    assert display.key(title) == key
+    assert cells.key(title) == key
 
 
 @pytest.mark.parametrize('argv', [
@@ -76,7 +77,7 @@ def shown(columns, rows, *argv):
 
 def test_nothing_known_is_null_for_programs():
     assert json.loads(shown(
-        'abcde', [['', display.NEVER, 'never', 0, None]], '-f', 'json')) == [
+        'abcde', [['', cells.NEVER, 'never', 0, None]], '-f', 'json')) == [
         {'a': None, 'b': None, 'c': 'never', 'd': 0, 'e': None}]
 
 
@@ -91,7 +92,7 @@ def test_an_id_forges_no_row(format_):
 
 
 def test_the_lines_of_a_traceback_are_kept():
-    told = shown(['Traceback'], [[display.Lines('a\n  b\x07')]],
+    told = shown(['Traceback'], [[cells.Lines('a\n  b\x07')]],
                  '-f', 'value')
 
     assert told == 'a\n  b\\x07\n'

@@ -10,9 +10,10 @@ from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import shell
 from distperiodic.cmd import terminal
+from distperiodic.operator import cells
 
 
-class _Numbers(display.List[int]):
+class _Numbers(display.List):
     """A list of seconds."""
 
     for_people = ('table',)
@@ -21,8 +22,8 @@ class _Numbers(display.List[int]):
     empty = 'There is no number.'
     cut = 'The first {}.'
     columns = {
-        'Age (s)': lambda number: display.age(number),
-        'At': lambda number: display.instant(number * 1_000_000 + 500_000),
+        'Age (s)': lambda number: cells.age(number),
+        'At': lambda number: cells.instant(number * 1_000_000 + 500_000),
         'Word': lambda number: f'no. {number}',
         'Digits': lambda number: len(str(number))}
     numbers = (90, 3600)

@@ -12,7 +12,6 @@ import types
 import pytest
 
 from distperiodic import exceptions
-from distperiodic.cmd import task_show
 from distperiodic.cmd import task_submit
 from distperiodic.core import definitions
 from distperiodic.core import waiting
@@ -26,6 +25,7 @@ from distperiodic.core.waiting import WaitReason
 from distperiodic.core.workflow import Position
 from distperiodic.core.workflow import Status
 from distperiodic.operator import live_processes
+from distperiodic.operator import task_answers
 from distperiodic.operator.member_rows import MemberRow
 from distperiodic.service import member_report
 from tests.unit.test_documentation import SOURCE
@@ -96,7 +96,7 @@ SETTINGS = types.SimpleNamespace(group='nodes', dispatcher='messaging')
 
 @pytest.mark.parametrize('wait', Wait, ids=str)
 def test_each_reason_of_a_wait_has_its_sentence(wait):
-    told = task_show.sentence(seen(), WaitReason(
+    told = task_answers.sentence(seen(), WaitReason(
         wait, 'a', 'run', 1_000_000, 1_000_000, 'api-1:2~00112233~t1', 'id-0',
         Status.ROLLING_BACK, 3, 2_000_000, 'Umzug', 'id-9'), SETTINGS)
 
@@ -116,7 +116,7 @@ def test_a_step_without_a_rollback_is_marked():
              step.rollback and command_of(step.rollback, None, False))
         for step in definition))
 
-    rows = list(task_show.drawn(types.SimpleNamespace(
+    rows = list(task_answers.drawn(types.SimpleNamespace(
         task=task, position=Position(Status.ROLLING_BACK, 1, 0, True),
         waiting=None)))
 
@@ -125,7 +125,7 @@ def test_a_step_without_a_rollback_is_marked():
 
 
 def test_a_queue_is_quoted_where_a_shell_reads_it():
-    told = task_show.sentence(seen(), WaitReason(
+    told = task_answers.sentence(seen(), WaitReason(
         Wait.QUEUE_HALTED, 'a', 'run', halted=0), SETTINGS)
 
     assert "queue resume 'my queue'" in told

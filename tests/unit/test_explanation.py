@@ -5,13 +5,13 @@ import itertools
 
 import pytest
 
-from distperiodic.cmd import object_answers
 from distperiodic.core import explanation
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.reason import FINE
 from distperiodic.core.reason import Reason
+from distperiodic.operator import object_answers
 
 NOW, DUE, BEFORE = 1000, 900, 800
 

@@ -74,12 +74,14 @@ def _is_installed(driver: Driver) -> bool:
 
 
 def make_engine(connection_url: str, bounded: bool = True,
-                **options: Any) -> sa.Engine:
+                statement: float | None = None, **options: Any) -> sa.Engine:
     """Return a new engine. It connects on first use.
 
     :param bounded: True limits the duration of waits and statements. The
         limits in the options of the URL always apply, and SQLite's waits are
         always limited.
+    :param statement: Maximum seconds of one statement. None means the limit of
+        this library.
     :param options: Options of oslo.db's engine.
     :raises ConfigError: the URL is invalid.
     """
@@ -87,5 +89,5 @@ def make_engine(connection_url: str, bounded: bool = True,
     kind, _ = registry.SCHEMES[url.drivername]
     engine: sa.Engine = engines.create_engine(
         url, **{'max_retries': 0, **kind.engine_options, **options})
-    registry.dialect_of(engine.dialect).listen(engine, bounded)
+    registry.dialect_of(engine.dialect).listen(engine, bounded, statement)
     return engine

@@ -312,9 +312,12 @@ def _transaction(
         target.close()
 
 
-def connect(connection_url: str) -> Database:
+def connect(connection_url: str,
+            statement: float | None = None) -> Database:
     """Return a database connection, which is opened at its first use.
 
+    :param statement: Maximum seconds of one statement. None means the limit of
+        this library.
     :raises ConfigError: the URL is invalid.
     """
-    return Database(connection_url, check_connection)
+    return Database(connection_url, check_connection, statement=statement)

@@ -17,6 +17,11 @@ from distperiodic.adapters.sql import tables
 from distperiodic.core import schedule
 from distperiodic.core import task_values
 from distperiodic.core import values
+from distperiodic.core.task import TaskPage
+from distperiodic.core.workflow import Status
+
+# Greatest LIMIT that all databases accept.
+_MOST_ROWS = 2 ** 63 - 1
 
 
 def _is_name(value: Any, most: int) -> bool:
@@ -59,6 +64,25 @@ def check_name(what: str, value: Any, most: int = tables.LONGEST_NAME, *,
         raise exceptions.InvalidTask(
             f'{what} is {shown(value)}; give 1 to {most} characters of valid '
             f'Unicode without NUL{", or None" if optional else ""}')
+
+
+def page(status: Any, type_: Any, queue: Any, limit: Any,
+         after: Any) -> TaskPage:
+    """Return the page of tasks that these arguments select.
+
+    :raises InvalidTask: an argument cannot be used.
+    :raises UnknownTask: *after* cannot be an id.
+    """
+    if status is not None and status not in tuple(Status):
+        raise exceptions.InvalidTask(
+            f'status is {shown(status)}; give one of '
+            f'{", ".join(Status)}')
+    check_name('type', type_, optional=True)
+    check_name('queue', queue, optional=True)
+    check_whole('limit', limit, 1, _MOST_ROWS)
+    return TaskPage(
+        None if status is None else Status(status), type_, queue, limit,
+        None if after is None else task_id(after))
 
 
 def check_reason(why: Any) -> None:

@@ -199,15 +199,20 @@ class Dialect:
         """Return whether the file *path* is not such a database."""
         return False
 
-    def listen(self, engine: sa.Engine, bounded: bool) -> None:
+    def listen(self, engine: sa.Engine, bounded: bool,
+               statement: float | None) -> None:
         """Prepare each connection that *engine* will open.
 
         :param bounded: True limits the duration of waits and statements.
+        :param statement: Maximum seconds of one statement. None means the
+            limit of this library.
         """
         def opened(connection: Any, record: Any) -> None:
             if bounded:
                 with connection.cursor() as cursor:
                     cursor.execute(self.limits)
+                    if statement is not None:
+                        cursor.execute(self.limit(round(statement * 1e3)))
                 connection.commit()
             self._join(connection)
             # Each statement must see the changes that others have committed.
@@ -215,6 +220,11 @@ class Dialect:
             # first. This also ends the autocommit mode.
             engine.dialect.set_isolation_level(connection, 'READ COMMITTED')
         sa.event.listen(engine, 'connect', opened)
+
+    @staticmethod
+    def limit(milliseconds: int) -> str:
+        """Return the statement that limits the duration of each statement."""
+        raise NotImplementedError
 
     def _join(self, connection: Any) -> None:
         """Make a connection see the commits of other nodes of a cluster."""

@@ -99,6 +99,13 @@ class MySQL(Dialect):
             'UTC_TIMESTAMP(6))')
     insert = staticmethod(mysql.insert)
 
+    @staticmethod
+    def limit(milliseconds: int) -> str:
+        # MariaDB executes only the first comment, and MySQL only the second.
+        return ('SET @distperiodic = 0 '
+                f'/*M!100300 , max_statement_time = {milliseconds / 1e3:g} */ '
+                f'/*!50708 , max_execution_time = {milliseconds} */')
+
     def _join(self, connection: Any) -> None:
         """Make each transaction wait until its Galera node has caught up.
 

@@ -88,14 +88,19 @@ class PostgreSQL(Dialect):
             'AS BIGINT)')
     insert = staticmethod(postgresql.insert)
 
-    def listen(self, engine: sa.Engine, bounded: bool) -> None:
+    def listen(self, engine: sa.Engine, bounded: bool,
+               statement: float | None) -> None:
         # A new connection needs several queries before its first use. Save the
         # round trips of transactions around them, and those of the query for
         # the type hstore.
         dialect: Any = engine.dialect
         dialect.use_native_hstore = False
         sa.event.listen(engine, 'connect', _commit_each, insert=True)
-        super().listen(engine, bounded)
+        super().listen(engine, bounded, statement)
+
+    @staticmethod
+    def limit(milliseconds: int) -> str:
+        return f'SET statement_timeout = {milliseconds}'
 
     def limit_idle(self, session: Any, seconds: int) -> None:
         session.execute(_LIMIT_IDLE, {'value': f'{seconds}s'})

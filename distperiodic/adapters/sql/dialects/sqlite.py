@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
+from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.sql import host_clock
 from distperiodic.adapters.sql.dialects.dialect import READ_ONLY
 from distperiodic.adapters.sql.dialects.dialect import Dialect
@@ -71,12 +72,15 @@ class SQLite(Dialect):
             return exc.sqlite_errorcode == sqlite3.SQLITE_NOTADB
         return False
 
-    def listen(self, engine: sa.Engine, bounded: bool) -> None:
+    def listen(self, engine: sa.Engine, bounded: bool,
+               statement: float | None) -> None:
         clock = HostClock()
         sa.event.listen(engine, 'connect', _open)
         sa.event.listen(engine, 'connect', lambda connection, record:
                         clock.register(connection))
         sa.event.listen(engine, 'before_cursor_execute', _begin, retval=True)
+        if statement is not None:
+            _StatementLimit(statement).listen(engine)
 
     def host_clock(self) -> HostClock | None:
         return HostClock()
@@ -105,6 +109,33 @@ class SQLite(Dialect):
         mode = connection.scalar(sa.text('PRAGMA journal_mode'))
         return '' if mode == 'wal' else (
             f'journal_mode is {mode}, and cannot be set to WAL')
+
+
+class _StatementLimit:
+    """Limit of the duration of each statement, which SQLite lacks.
+
+    SQLite asks every thousand instructions if it shall go on.
+
+    :param seconds: Maximum seconds of one statement.
+    """
+
+    def __init__(self, seconds: float):
+        self._seconds = seconds
+        self._monotonic = SystemClock().monotonic
+        self._end = 0.0
+
+    def listen(self, engine: sa.Engine) -> None:
+        """Limit the statements of all connections of *engine*."""
+        sa.event.listen(
+            engine, 'connect', lambda connection, record:
+            connection.set_progress_handler(self._is_over, 1000))
+        sa.event.listen(engine, 'before_cursor_execute', self._begin)
+
+    def _begin(self, *arguments: Any) -> None:
+        self._end = self._monotonic() + self._seconds
+
+    def _is_over(self) -> bool:
+        return self._monotonic() > self._end > 0
 
 
 def _open(connection: Any, record: Any) -> None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from typing import Any
 from typing import NamedTuple
 
-from distperiodic.cmd import configured
 from distperiodic.core import due
 from distperiodic.core import ring
 from distperiodic.core import schedule
+from distperiodic.core import wording
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.job import text_of
@@ -86,6 +86,6 @@ def read(tasks: 'periodic.PeriodicTasks', job: 'Job',
         return f'{job.objects} did not return within {_PATIENCE:g} s'
     if isinstance(found, Exception):
         return (f'{job.objects} raised {type(found).__name__}: '
-                f'{configured.one_line(found)}')
+                f'{wording.one_line(found)}')
     catalogue, own, _ = found
     return ListedObjects(frozenset(catalogue.ids), own)

@@ -6,13 +6,11 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
-from distperiodic.cmd import catalogue_read
-from distperiodic.cmd import configured
-from distperiodic.cmd import display
 from distperiodic.core import audit
 from distperiodic.core import due
 from distperiodic.core import ring
 from distperiodic.core import schedule
+from distperiodic.core import wording
 from distperiodic.core.due import NOTHING
 from distperiodic.core.due import Plan
 from distperiodic.core.explanation import ObjectFacts
@@ -22,6 +20,8 @@ from distperiodic.core.explanation import reasons_of
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.reason import Reason
+from distperiodic.operator import catalogue_read
+from distperiodic.operator import cells
 from distperiodic.operator.health import Slots
 from distperiodic.operator.live_group import Group
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from distperiodic.operator.queries import Object
     from distperiodic.operator.queries import TickFacts
 
-_moment = configured.moment
+_moment = wording.moment
 
 #: Template of the answer for each reason. An answer states the meaning of the
 #: reason, and the next step.
@@ -192,11 +192,11 @@ def facts_of(sources: ObjectSources) -> tuple[Reason, dict[str, object]]:
         'failed': '; '.join(
             f'{_moment(one.tick)} attempt {one.attempt}'
             f'{" on " * bool(one.worker)}{one.worker}: '
-            f'{configured.one_line(one.error)}' for one in found.failed)}
+            f'{wording.one_line(one.error)}' for one in found.failed)}
 
 
 def _or_never(micros: int | None) -> str:
-    return display.NEVER if micros is None else _moment(micros)
+    return cells.NEVER if micros is None else _moment(micros)
 
 
 def _schedule(sources: ObjectSources, job: 'Job | None') -> tuple[
@@ -336,7 +336,7 @@ def _words_of_claim(found: 'Object') -> dict[str, object]:
         'skip_reason': found.skip_reason or 'no reason was recorded',
         'standing': '' if claim is None or not claim.open or not found.worker
         else f', and its run is still in progress on {found.worker}',
-        'error': configured.one_line(found.failed[0].error)
+        'error': wording.one_line(found.failed[0].error)
         if found.failed else 'its record was pruned',
         'waiting': _or_never(found.waiting),
     }
@@ -360,7 +360,7 @@ def past_facts(found: 'Object', tick: int,
         'skip_reason': kept.skip_reason or 'no reason was recorded',
         'number': kept.counts.get(Reason.RAN, 0),
         'several': ', '.join(
-            f'{one.value} ({configured.plural(kept.counts[one], "object")})'
+            f'{one.value} ({wording.plural(kept.counts[one], "object")})'
             for one in several)
         if len(several) > 1 else '',
         'since': 'it is not listed' if since is None
@@ -369,7 +369,7 @@ def past_facts(found: 'Object', tick: int,
         'begins': _moment(max(0, kept.begins)),
         'attempt': failed.attempt if failed else 0,
         'on': f' on {failed.worker}' if failed and failed.worker else '',
-        'error': configured.one_line(failed.error) if failed else '',
+        'error': wording.one_line(failed.error) if failed else '',
     }
     sentence = PAST.get(reason) or SENTENCES[reason]
     return reason, {
