@@ -41,9 +41,9 @@ _INTERRUPTED = 130
 #: The commands in the order of ``--help``. Commands of plug-ins come last.
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ('Run', ('demo', 'scheduler', 'worker')),
-    ('Check that all is well', ('status', 'doctor', 'audit')),
+    ('Check that all is well', ('status', 'top', 'doctor', 'audit')),
     ('Show runs, ticks and the reasons of missed runs', (
-        'running', 'next', 'why', 'history', 'objects', 'dead list',
+        'running', 'waiting', 'next', 'why', 'history', 'objects', 'dead list',
         'job list')),
     ('Control jobs', (
         'job pause', 'job resume', 'job trigger', 'dead requeue')),
