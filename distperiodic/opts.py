@@ -23,6 +23,7 @@ from distperiodic import exceptions
 from distperiodic.core import redaction
 from distperiodic.core import times
 from distperiodic.core.job import TOPIC
+from distperiodic.core.listen import parse_address
 from distperiodic.core.member import check_identity
 from distperiodic.core.partition import Partition
 from distperiodic.core.partition import Partitions
@@ -242,6 +243,15 @@ OPTS = [
              'change of the file applies to new tasks only. Empty: a program '
              'can submit only tasks of one step and tasks of the workflows '
              'that it passes itself.'),
+    cfg.StrOpt(
+        'metrics_listen', default='',
+        help='Address HOST:PORT at which the metrics are served for '
+             'Prometheus, for example 127.0.0.1:9464. One address serves the '
+             'sum of all processes of a host that have the same value and the '
+             'same state_path: schedulers, workers, and the processes that '
+             'they fork. The metrics need no password, so choose an interface '
+             'that only your monitoring can reach. Needs the extra metrics. '
+             'Empty: nothing listens, and nothing is counted for metrics.'),
     cfg.BoolOpt(
         'quorum_queues', default=False,
         help='Declare the queues as quorum queues, which a RabbitMQ cluster '
@@ -370,6 +380,7 @@ class Settings:
     pool_size: int
     state_path: str
     workflows: str
+    metrics_listen: str
     quorum_queues: bool
     signing_key: tuple[str, ...] = dataclasses.field(repr=False)
     #: Partitions by topic. Partitions for which no option is set are left out.
@@ -695,6 +706,8 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
     found = Settings(**values, partitions=_partitions(conf), embedded=False)
     # The group becomes a part of the names of files and of nodes.
     check_identity(found.group, f'[{GROUP}] group')
+    if found.metrics_listen:
+        parse_address(found.metrics_listen, f'[{GROUP}] metrics_listen')
     if not (found.connection or found.backend_url
             or conf[GROUP].connection == NO_STORE):
         # A process that runs alone uses an embedded store. The times were

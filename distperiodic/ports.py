@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from distperiodic.core import due
 from distperiodic.core import message
+from distperiodic.core import telemetry
 from distperiodic.core import workflow
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
@@ -790,6 +791,31 @@ class TaskStore(Protocol):
 
     def close(self) -> None:
         """Close the connection; the next call opens a new one."""
+
+
+class EventSink(Protocol):
+    """Receiver of the events that a process reports.
+
+    Any thread may use it.
+    """
+
+    #: False while there is no subscriber. Events need not be created then.
+    open: bool
+
+    def put(self, event: telemetry.Event) -> None:
+        """Pass *event* to the subscribers.
+
+        The call does not block and raises no error.
+        """
+
+
+class ClosedSink:
+    """Sink without subscribers."""
+
+    open = False
+
+    def put(self, event: telemetry.Event) -> None:
+        """Ignore *event*."""
 
 
 class StoreQueue(Protocol):

@@ -15,6 +15,7 @@ Granted runs are in a lease, which is renewed while the worker sends
 heartbeats. If the lease is lost, the results of its runs are rejected.
 """
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -29,6 +30,7 @@ from typing import Protocol
 
 from distperiodic import ports
 from distperiodic.core import message
+from distperiodic.core import telemetry
 from distperiodic.core import workflow
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Failure
@@ -39,6 +41,7 @@ from distperiodic.core.member import holder_of
 from distperiodic.core.member import process_of
 from distperiodic.core.partition import limits_of
 from distperiodic.core.refusal import Refusal
+from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.core.standby import Active
 from distperiodic.flow import leases
@@ -231,16 +234,19 @@ class RunOutcomes:
     :param calls: Submits the calls to the store.
     :param random_: Source of the jitter of pauses before retries.
     :param throttle: Limits the rate of log lines about one job.
+    :param sink: Receives the results that the store has rejected.
     """
 
     def __init__(self, jobs: Mapping[str, Job], calls: PendingCalls, *,
                  new_lease: Callable[[], str], random_: random.Random,
-                 throttle: log_throttle.LogThrottle):
+                 throttle: log_throttle.LogThrottle,
+                 sink: ports.EventSink):
         self._jobs = jobs
         self._calls = calls
         self._new_lease = new_lease
         self._random = random_
         self._throttle = throttle
+        self._sink = sink
 
     def procedures(self, grant: Grant, done: list[int], failed: list[Failed],
                    report: message.Report, proceed: ports.Proceed | None,
@@ -324,6 +330,9 @@ class RunOutcomes:
         """
         if indexes:
             report.lost = report.lost + indexes
+            if self._sink.open:
+                self._sink.put(telemetry.ResultsRejected(
+                    grant.batch.job, grant.batch.tick, len(indexes)))
             if self._throttle.allow(grant.batch.job):
                 LOG.warning(
                     'results dropped: job=%s batch=%s objects=%d worker=%s '
@@ -486,6 +495,7 @@ class RunLeases:
             else report(report_, to_entry))
         self._new_lease = wiring.new_lease
         self._sure = wiring.sure
+        self._sink = wiring.sink
         self._shared = book.shared
         self._silence_timeout = min(lease, book.silence_timeout or lease)
         self._random = wiring.random
@@ -494,10 +504,10 @@ class RunLeases:
         self._keeper = leases.LeaseKeeper(store, lease)
         self._throttle = log_throttle.LogThrottle(clock, 10.0)
         self._times = run_times.RunTimeBook(
-            clock.now, clock.monotonic, wiring.late_after)
+            clock.now, clock.monotonic, wiring.late_after, wiring.sink)
         self._outcomes = RunOutcomes(
             jobs, self._results, new_lease=wiring.new_lease,
-            random_=wiring.random, throttle=self._throttle)
+            random_=wiring.random, throttle=self._throttle, sink=wiring.sink)
 
     @property
     def busy(self) -> bool:
@@ -708,7 +718,7 @@ class RunLeases:
             self._forget(grant)
             return
         if loaded is not None:
-            self._execute(grant, dataclasses.replace(
+            self._execute(grant, granted, dataclasses.replace(
                 batch, steps=loaded.steps, progress=loaded.progress))
             return
         retries = [c.object for c in granted if c.attempt > 1]
@@ -720,7 +730,7 @@ class RunLeases:
                         self._store, ports.ClaimStore.load_progress,
                         batch.job, retries, lease=grant.lease)))
             self._beginning -= 1
-        self._execute(grant, batch)
+        self._execute(grant, granted, batch)
 
     def _request_next(self, ended: message.Batch) -> ports.Proceed | None:
         """Return a request for the grants of the next steps of the tasks.
@@ -764,11 +774,23 @@ class RunLeases:
                 [claim.waiting for claim in lease.claims])
             self._grants[_key(worker, batch.id)] = grant
             self._gate.acquire(batch.job, len(batch.objects))
-            self._execute(grant, dataclasses.replace(batch, steps=steps))
+            self._execute(grant, lease.claims,
+                          dataclasses.replace(batch, steps=steps))
 
-    def _execute(self, grant: Grant, batch: message.Batch) -> None:
-        """Pass the granted runs of a batch to the executor."""
+    def _execute(self, grant: Grant, claims: Sequence[Claim],
+                 batch: message.Batch) -> None:
+        """Pass the granted runs of a batch to the executor.
+
+        :param claims: Claims of these runs.
+        """
         grant.last_seen = self._clock.monotonic()
+        if self._sink.open:
+            now = self._clock.now()
+            since = collections.Counter(claim.waiting for claim in claims)
+            self._sink.put(telemetry.RunsStarted(
+                batch.job, batch.tick, batch.id, len(claims),
+                [((now - at) / SECOND, number)
+                 for at, number in since.items()]))
         self._run(batch)
 
     def _notify_of_ready(self, ended: message.Batch,
@@ -923,7 +945,22 @@ class RunLeases:
             if proceed is not None:
                 self._proceed(grant.batch, request, advanced)
             self._notify_of_ready(grant.batch, advanced)
+        if self._sink.open:
+            self._put_outcomes(grant.batch, report)
         self._report(report, to_entry)
+
+    def _put_outcomes(self, batch: message.Batch,
+                      report: message.Report) -> None:
+        """Report the recorded outcomes of *report* to the subscribers."""
+        for outcome, objects in (
+                (telemetry.RunOutcome.DONE, len(report.done)),
+                (telemetry.RunOutcome.DEAD, len(report.failed))):
+            if objects:
+                self._sink.put(telemetry.RunsEnded(
+                    batch.job, batch.tick, outcome, objects))
+        if report.retried:
+            self._sink.put(telemetry.RunsRetried(
+                batch.job, batch.tick, len(report.retried)))
 
     def _put_back(self, grant: Grant, indexes: Sequence[int],
                   seconds: float = 0.0) -> list[int]:
@@ -1003,3 +1040,6 @@ class RunLeases:
                 # Another process has taken over the lease. The results of its
                 # runs will be rejected.
                 grant.until = NEVER
+                if self._sink.open:
+                    self._sink.put(telemetry.LeaseLost(
+                        grant.batch.job, grant.batch.tick, sum(grant.open)))

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from distperiodic import ports
 from distperiodic.core import message
+from distperiodic.core import telemetry
 from distperiodic.core.histogram import Histogram
 from distperiodic.core.job import Job
 from distperiodic.core.ring import position_of
@@ -41,13 +42,16 @@ class RunTimeBook:
     :param now: Returns the time by the clock of the ticks.
     :param monotonic: Returns the time of the monotonic clock, in seconds.
     :param late_after: Seconds after which a start counts as late.
+    :param sink: Receives the times of these runs.
     """
 
     def __init__(self, now: Callable[[], Instant],
-                 monotonic: Callable[[], float], late_after: float):
+                 monotonic: Callable[[], float], late_after: float,
+                 sink: ports.EventSink):
         self._now = now
         self._monotonic = monotonic
         self._late_after = int(late_after * SECOND)
+        self._sink = sink
         self._pairs: collections.OrderedDict[tuple[str, Instant], _Pair] = (
             collections.OrderedDict())
 
@@ -77,6 +81,7 @@ class RunTimeBook:
         spread = job.spread and job.schedule.at_or_before(tick) == tick
         period = job.schedule.period_us(tick) if spread else 0
         late = 0
+        began_late: list[tuple[float, int]] = []
         for index, first, number, began, seconds in timings:
             pair.ran.add(int(seconds * SECOND) // number, number)
             if not first:
@@ -87,6 +92,11 @@ class RunTimeBook:
             elif spread:
                 lateness -= phase_us(position_of(objects[index]), period)
             pair.started.add(lateness, first)
+            began_late.append((lateness / SECOND, first))
             if lateness > self._late_after:
                 late += first
+        if self._sink.open:
+            self._sink.put(telemetry.RunsTimed(
+                job.name, tick, began_late,
+                [(one.seconds / one.runs, one.runs) for one in timings]))
         return ports.RunTimes(late, pair.started.text(), pair.ran.text())

@@ -33,6 +33,9 @@ class Wiring:
     #: Seconds after a tick until other members claim objects that their owner
     #: has not claimed. A first run that starts after this time is late.
     late_after: float = 5.0
+    #: Receives the events of this process.
+    sink: ports.EventSink = dataclasses.field(
+        default_factory=ports.ClosedSink)
     #: Source of the jitter of pauses.
     random: Random = dataclasses.field(default_factory=Random)
     #: Configuration of the partitions, by topic.

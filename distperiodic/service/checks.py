@@ -16,6 +16,7 @@ from distperiodic.adapters.coordination.url import check_backend_url
 from distperiodic.adapters.messaging import drivers
 from distperiodic.core import definitions
 from distperiodic.core.job import COMMAND_PREFIX
+from distperiodic.service import metrics_endpoint
 from distperiodic.store import check_store
 
 LOG = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ def check_service(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks,
         raise exceptions.ConfigError(
             f'{type(tasks).__name__} has commands of tasks only, and tasks '
             'need a store; set [distperiodic] connection')
+    metrics_endpoint.check(settings)
     with contextlib.suppress(exceptions.StoreUnavailable):
         check_store(settings, conf)
     if settings.dispatcher == 'messaging' or kind == 'worker':

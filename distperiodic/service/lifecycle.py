@@ -3,11 +3,13 @@
 
 import abc
 import collections
+import contextlib
 import logging
 import queue
 import signal
 import threading
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Hashable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -28,6 +30,8 @@ from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.local.process_slot import ProcessSlot
 from distperiodic.adapters.local.process_slot import host_name
 from distperiodic.adapters.local.store_thread import StoreThread
+from distperiodic.adapters.local.subscribers import SUBSCRIBERS
+from distperiodic.core import metric_table
 from distperiodic.core.control import Me
 from distperiodic.core.control import MemberCommand
 from distperiodic.core.control import MemberOutcome
@@ -37,11 +41,18 @@ from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.member import check_identity
 from distperiodic.core.member import process_of
+from distperiodic.core.tally import Tally
+from distperiodic.core.telemetry import MemberJoined
+from distperiodic.core.telemetry import MemberLeft
+from distperiodic.core.telemetry import MemberRole
+from distperiodic.core.telemetry import QueueHalted
+from distperiodic.core.telemetry import TaskMoved
 from distperiodic.core.workflow import ENDED
 from distperiodic.core.workflow import Status
 from distperiodic.flow import events
 from distperiodic.flow.log_throttle import LogThrottle
 from distperiodic.service import heap
+from distperiodic.service import metrics_endpoint
 from distperiodic.service.checks import check_backend
 from distperiodic.service.checks import check_main_thread
 from distperiodic.service.checks import check_options
@@ -66,6 +77,8 @@ _NO_SCHEDULER = MemberOutcome(
     False, 'it is a worker, and only schedulers carry out commands on jobs')
 # Maximum number of characters of an error in a report.
 _REPORTED = 300
+# Statuses of the tasks that a process counts.
+_NOT_ACTIVE = (*sorted(ENDED), Status.STUCK)
 #: Seconds between two checks of timeouts, leases and back-offs.
 SWEEP = 0.25
 
@@ -206,6 +219,8 @@ class Lifecycle(abc.ABC):
             self._kind, self._handlers.executor, self._commands(),
             stored=bool(self._settings.connection))
         self._started.set()
+        self._remove_gauges = SUBSCRIBERS.add_gauges(self._add_gauges)
+        self._stop_metrics = metrics_endpoint.start(self._settings)
         threading.Thread(target=self._main, daemon=True,
                          name=f'distperiodic-{self._kind}').start()
 
@@ -311,6 +326,8 @@ class Lifecycle(abc.ABC):
                 self._leave()
             if self._frozen:
                 heap.unfreeze()
+            self._stop_metrics()
+            self._remove_gauges()
             self._ended.set()
 
     @abc.abstractmethod
@@ -359,9 +376,39 @@ class Lifecycle(abc.ABC):
         }
         if self._store is not None and self._tasks.commands:
             status['tasks'] = {
-                str(one): self._task_outcomes[one]
-                for one in (*sorted(ENDED), Status.STUCK)}
+                str(one): self._task_outcomes[one] for one in _NOT_ACTIVE}
         return status
+
+    def _add_gauges(self, tally: Tally) -> None:
+        """Add the state of this service to *tally*."""
+        status = Lifecycle.status(self)
+        tally.count(metric_table.SERVICES, self._kind)
+        tally.count(metric_table.SERVICES_HEALTHY, self._kind,
+                    number=status['healthy'])
+        for topic, pool in status['pools'].items():
+            for state, number in (
+                    ('busy', pool['busy']), ('hanging', pool['hanging']),
+                    ('free', max(0, pool['size'] - pool['busy']))):
+                tally.count(metric_table.SLOTS, topic, state, number=number)
+            tally.count(metric_table.OBJECTS_QUEUED, topic,
+                        number=pool['queued'])
+        if self._group_member is not None:
+            seen: dict[MemberRole, int] = {}
+            for group in self._watched():
+                with contextlib.suppress(exceptions.ViewUnknown):
+                    role = self._role_in(group)
+                    seen[role] = seen.get(role, 0) + len(
+                        self._group_member.view(group).members)
+            for role, number in seen.items():
+                tally.set(metric_table.MEMBERS_SEEN, role.value, value=number)
+
+    @abc.abstractmethod
+    def _watched(self) -> Iterable[str]:
+        """Return the groups whose members this process knows."""
+
+    def _role_in(self, group: str) -> MemberRole:
+        return (MemberRole.SCHEDULER if group == self._settings.group
+                else MemberRole.WORKER)
 
     def _pools(self) -> dict[str, dict[str, int]]:
         """Return the numbers of threads and of queued objects, by topic."""
@@ -416,6 +463,7 @@ class Lifecycle(abc.ABC):
                 before[number] = signal.signal(
                     number, lambda number, frame: arrived.put(number))
         try:
+            metrics_endpoint.check(opts.settings(self._conf))
             self.start()
             threading.Thread(
                 target=self._report_end, args=(arrived,), daemon=True,
@@ -474,7 +522,24 @@ class Lifecycle(abc.ABC):
             self._settings.backend_url, identity, clock=self._clock,
             session_timeout=self._settings.session_timeout,
             heartbeat_interval=self._settings.coordinator_heartbeat_interval,
-            **kind)
+            changed=self._members_changed, **kind)
+
+    def _members_changed(self, group: str, joined: Collection[str],
+                         left: Collection[str]) -> None:
+        """Report the members that have joined or left *group*."""
+        if SUBSCRIBERS.open:
+            role = self._role_in(group)
+            for member in sorted(joined):
+                SUBSCRIBERS.put(MemberJoined(group, role, member))
+            for member in sorted(left):
+                SUBSCRIBERS.put(MemberLeft(group, role, member))
+
+    def _task_event(self, event: TaskMoved | QueueHalted) -> None:
+        """Count a task that has ended or become stuck, and report *event*."""
+        if isinstance(event, TaskMoved) and event.status in _NOT_ACTIVE:
+            self._task_outcomes[event.status] += 1
+        if SUBSCRIBERS.open:
+            SUBSCRIBERS.put(event)
 
     def _store_thread(self) -> StoreThread:
         """Return a thread for the store, whose answers go to the inbox."""
@@ -483,7 +548,7 @@ class Lifecycle(abc.ABC):
         return StoreThread(
             lambda: SqlClaimStore(
                 self._settings.connection, namespace=self._settings.group,
-                task_outcomes=self._task_outcomes),
+                report=self._task_event),
             lambda call: self._inbox.put(events.Called(call)),
             self._clock.monotonic)
 

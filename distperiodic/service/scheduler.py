@@ -28,6 +28,7 @@ from distperiodic.adapters.local.bus import LocalBus
 from distperiodic.adapters.local.inline_queue import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.adapters.local.reader import ThreadReader
+from distperiodic.adapters.local.subscribers import SUBSCRIBERS
 from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.messaging.bus import Endpoint
 from distperiodic.adapters.messaging.bus import MessagingWorkBus
@@ -184,6 +185,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 new_lease=lease_names.new_lease,
                 batch_size=settings.dispatch_batch_size, lease=settings.lease,
                 late_after=settings.late_claim_after, sure=self._sure,
+                sink=SUBSCRIBERS,
                 partitions=settings.partitions))
         self._cancellations = None if self._store is None else Cancellations(
             self._executor, self._store, self._clock)
@@ -219,6 +221,7 @@ class SchedulerService(lifecycle.Lifecycle):
         def bus_of(url: str) -> MessagingWorkBus:
             return MessagingWorkBus(
                 Endpoint(self._conf, url, group=settings.group, me=me,
+                         sink=SUBSCRIBERS,
                          keys=settings.signing_key,
                          quorum=settings.quorum_queues),
                 on_report=lambda reports: self._inbox.put(
@@ -304,6 +307,9 @@ class SchedulerService(lifecycle.Lifecycle):
         if self._group_member is None:
             return self._solo_member.entry
         return self._group_member.me.entry
+
+    def _watched(self) -> Iterable[str]:
+        return self._settings.group, *self._partitions
 
     def _messages(self) -> PartitionBuses | None:
         return self._bus

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import queue
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 from oslo_config import cfg
@@ -19,6 +20,7 @@ from oslo_config import cfg
 from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import periodic
+from distperiodic.adapters.local.subscribers import SUBSCRIBERS
 from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.messaging.bus import Endpoint
 from distperiodic.adapters.messaging.bus import MessagingReportBus
@@ -32,6 +34,7 @@ from distperiodic.core.member import View
 from distperiodic.core.member import parse_entry
 from distperiodic.core.member import worker_group
 from distperiodic.core.refusal import Refusal
+from distperiodic.core.telemetry import MemberActive
 from distperiodic.flow import events
 from distperiodic.flow.leases import Book
 from distperiodic.flow.run_leases import RunLeases
@@ -90,7 +93,8 @@ class WorkerService(lifecycle.Lifecycle):
             Endpoint(
                 self._conf, partition.transport_url if partition else None,
                 group=settings.group, me=self._member.me.entry,
-                keys=settings.signing_key, quorum=settings.quorum_queues),
+                keys=settings.signing_key, quorum=settings.quorum_queues,
+                sink=SUBSCRIBERS),
             partition=self._topic,
             on_batch=lambda batch: self._accept(batch),
             on_control=lambda request: self._control.put(request))
@@ -123,7 +127,7 @@ class WorkerService(lifecycle.Lifecycle):
                 Wiring(
                     clock=self._store_clock, new_lease=lease_names.new_lease,
                     lease=settings.lease,
-                    late_after=settings.late_claim_after,
+                    late_after=settings.late_claim_after, sink=SUBSCRIBERS,
                     sure=lambda entry: self._trusted(entry) is None,
                     partitions=settings.partitions),
                 run=lambda batch: self._executor.accept(batch),
@@ -181,6 +185,10 @@ class WorkerService(lifecycle.Lifecycle):
         self._set_slots()
         if not self._role.open:
             self._executor.return_unstarted(Refusal.NOT_ACTIVE)
+        active = self._role.standby and self._role.standby.active()
+        if active and SUBSCRIBERS.open:
+            SUBSCRIBERS.put(MemberActive(
+                self._partition, self._member_id, active.fence))
 
     def _send_report(self, report: message.Report, to_entry: str) -> None:
         """Send a report to a scheduler. Any thread may call this."""
@@ -243,6 +251,9 @@ class WorkerService(lifecycle.Lifecycle):
 
     def _entry(self) -> str:
         return self._member.me.entry
+
+    def _watched(self) -> Iterable[str]:
+        return self._group,
 
     def _messages(self) -> MessagingReportBus:
         return self._bus

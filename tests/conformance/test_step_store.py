@@ -34,6 +34,8 @@ from distperiodic.core.context import Context
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.standby import Active
 from distperiodic.core.standby import Role
+from distperiodic.core.workflow import ENDED
+from distperiodic.core.workflow import Status
 from tests.configured import configuration
 
 LONG, OVER = 600.0, -1.0
@@ -74,7 +76,12 @@ class Board:
 
     def another_store(self):
         return SqlClaimStore(self.url, namespace=self.group,
-                             task_outcomes=self.outcomes)
+                             report=self.moved)
+
+    def moved(self, event):
+        """Count the tasks that have ended or become stuck."""
+        if event.status in (*ENDED, Status.STUCK):
+            self.outcomes[event.status] += 1
 
     def take(self, ids=None, store=None, into=None, **jobs):
         return (store or self.store).steps.take(

@@ -16,6 +16,7 @@ from distperiodic.core.ring import position_of
 from distperiodic.core.schedule import phase_us
 from distperiodic.flow.run_times import RunTimeBook
 from distperiodic.ports import NO_TIMES
+from distperiodic.ports import ClosedSink
 from tests import claiming
 from tests.unit import world as worlds
 from tests.unit.test_run_leases import batch_of
@@ -29,7 +30,7 @@ TICK = 600 * SECOND
 
 def book(now=TICK, up=100.0, late_after=5.0):
     """The time of the ticks is *now* when the monotonic clock shows *up*."""
-    return RunTimeBook(lambda: now, lambda: up, late_after)
+    return RunTimeBook(lambda: now, lambda: up, late_after, ClosedSink())
 
 
 def histograms(times):

@@ -214,12 +214,13 @@ class Scheduler:
     :param own: Further jobs, kept in a store of the scheduler's own.
     :param bus: None means a :class:`Bus`.
     :param sweep_interval: See :class:`distperiodic.flow.leases.Book`.
+    :param wiring: Further values of the wiring.
     """
 
     def __init__(self, world, name, jobs, *, catalogues=None, workers=None,
                  finishes=True, lease=60.0, batch_size=500, store=None,
                  silence_timeout=0.0, partitions=NONE, partial=(), own=(),
-                 bus=None, grants_here=True, sweep_interval=0.0):
+                 bus=None, grants_here=True, sweep_interval=0.0, **wiring):
         self.world = world
         self.name = name
         self.jobs = {j.name: j for j in jobs}
@@ -249,7 +250,8 @@ class Scheduler:
                 me=lambda: f'{name}~{"0" * 16}~1~f1', bus=self.bus,
                 reader=self.reader, put=self._put,
                 new_lease=lambda: f'{name}-{next(leases)}',
-                batch_size=batch_size, lease=lease, partitions=partitions))
+                batch_size=batch_size, lease=lease, partitions=partitions,
+                **wiring))
         self.dispatcher = self.flow.dispatcher
         self.ticker = self.flow.tickers[0]
         for topic in {j.topic for j in (*jobs, *own)}:

@@ -29,6 +29,7 @@ import random
 import secrets
 import threading
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 
 from distperiodic import exceptions
@@ -93,6 +94,9 @@ class ToozMembership:
         server may grant another value.
     :param heartbeat_interval: Maximum seconds between reads of a service that
         cannot push changes.
+    :param changed: Called with the name of a group, the names of the members
+        that have joined it, and the names of those that have left it. It must
+        not block.
     :raises ConfigError: the URL is invalid, or its driver has no group
         membership.
     :raises InvalidMemberId: the service cannot store *identity*.
@@ -102,13 +106,16 @@ class ToozMembership:
                  clock: ports.Clock, points: int = 0, slots: int = 0,
                  jobs: JobSet | None = None,
                  session_timeout: float = 10.0,
-                 heartbeat_interval: float = 1.0):
+                 heartbeat_interval: float = 1.0,
+                 changed: Callable[[str, Collection[str], Collection[str]],
+                                   None] = lambda group, joined, left: None):
         self._scheme = check_backend_url(backend_url)
         self._url = backend_url
         self._shown = redaction.redact(backend_url)
         self._clock = clock
         self._requested_timeout = session_timeout
         self._interval = heartbeat_interval
+        self._members_changed = changed
         self._me = Member(
             check_identity(identity), secrets.token_hex(8), 0,
             points, slots, jobs=jobs.digest if jobs else 0)
@@ -536,6 +543,7 @@ class ToozMembership:
                 'view: group=%s members=%d version=%d joined=%s left=%s',
                 group.name, len(members), group.view.version,
                 _shortened(joined - left), _shortened(left - joined))
+            self._members_changed(group.name, joined - left, left - joined)
         self._notify_listeners(group)
 
     def _rings(self, term: Term, group: _Group, members: Iterable[Member],

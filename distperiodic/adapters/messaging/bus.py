@@ -15,6 +15,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
+from distperiodic import ports
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.messaging import queue_names
@@ -37,6 +38,7 @@ from distperiodic.exceptions import BusUnavailable
 from distperiodic.exceptions import ConfigError
 from distperiodic.exceptions import InvalidMessage
 from distperiodic.ports import Carrier
+from distperiodic.ports import ClosedSink
 from distperiodic.ports import Inbox
 
 LOG = logging.getLogger(__name__)
@@ -70,6 +72,8 @@ class Endpoint:
     #: Use quorum queues instead of durable queues, if the broker has both.
     quorum: bool = False
     monotonic: Callable[[], float] = SystemClock().monotonic
+    #: Receives an event for each message that is dropped.
+    sink: ports.EventSink = dataclasses.field(default_factory=ClosedSink)
 
 
 class _Bus(abc.ABC):
@@ -110,7 +114,7 @@ class _Bus(abc.ABC):
         self._filter = RequestFilter(group)
         self._now = SystemClock().now
         self._monotonic = endpoint.monotonic
-        self._drops = Drops()
+        self._drops = Drops(endpoint.sink)
 
     @property
     def dropped(self) -> dict[tuple[str, str], int]:

@@ -30,6 +30,7 @@ from distperiodic.exceptions import DistperiodicError
 from distperiodic.exceptions import InvalidMessage
 from distperiodic.exceptions import NoConsumer
 from distperiodic.ports import Carrier
+from distperiodic.ports import ClosedSink
 from distperiodic.ports import Inbox
 
 
@@ -63,7 +64,7 @@ class CommandBus:
         self._carriers: dict[str, Carrier] = {}
         self._sent: set[str] = set()
         self._received: queue.SimpleQueue[ControlReply] = queue.SimpleQueue()
-        self._drops = Drops()
+        self._drops = Drops(ClosedSink())
 
     def open(self, timeout: float) -> dict[str, str]:
         """Connect to the brokers that answer.

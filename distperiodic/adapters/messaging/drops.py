@@ -4,6 +4,9 @@
 import logging
 import threading
 
+from distperiodic import ports
+from distperiodic.core.telemetry import MessageRefused
+
 LOG = logging.getLogger(__name__)
 
 # Number of distinct (origin, reason) pairs that are counted separately. The
@@ -12,9 +15,13 @@ _MOST_ORIGINS = 200
 
 
 class Drops:
-    """Counter of dropped messages, which logs each kind of message once."""
+    """Counter of dropped messages, which logs each kind of message once.
 
-    def __init__(self) -> None:
+    :param sink: Receives an event for each dropped message.
+    """
+
+    def __init__(self, sink: ports.EventSink) -> None:
+        self._sink = sink
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, str], int] = {}
 
@@ -25,6 +32,8 @@ class Drops:
             if key not in self._counts and len(self._counts) > _MOST_ORIGINS:
                 key = ('many others', 'various')
             count = self._counts[key] = self._counts.get(key, 0) + 1
+        if self._sink.open:
+            self._sink.put(MessageRefused(*key))
         if count == 1:
             LOG.log(level, 'message dropped: origin=%r reason=%r; further '
                     'ones of this kind are counted and not logged', *key)

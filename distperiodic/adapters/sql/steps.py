@@ -13,7 +13,6 @@ Each transition leaves the rows in a state from which another transition can
 continue after a crash.
 """
 
-import collections
 import itertools
 import json
 import logging
@@ -48,6 +47,8 @@ from distperiodic.core.claim import State
 from distperiodic.core.claim import place_of
 from distperiodic.core.job import Delivery
 from distperiodic.core.schedule import SECOND
+from distperiodic.core.telemetry import QueueHalted
+from distperiodic.core.telemetry import TaskMoved
 from distperiodic.core.workflow import CommandOutcome
 from distperiodic.core.workflow import Status
 
@@ -103,19 +104,20 @@ class SqlSteps:
 
     def __init__(self, database: Database, sql: Statements, numbers: Numbers,
                  namespace: str, partitions: SqlPartitions,
-                 outcomes: 'collections.Counter[Status]'):
+                 report: Callable[[TaskMoved | QueueHalted], None]):
         self._database = database
         self._partitions = partitions
         self._sql = sql
         self._numbers = numbers
         self._namespace = namespace
-        self._outcomes = outcomes
+        self._report = report
         #: Statement that claims and grants steps. None means that this
         #: database has no such statement.
         self._grant = database.dialect.once(grant) if (
             database.dialect.writes_in_with) else None
-        #: Tasks that ended or became stuck in the current transaction.
-        self._ended: list[task_rows.TaskRow] = []
+        #: Tasks that the current transaction has moved, and its changes.
+        self._moved: list[task_rows.TaskRow] = []
+        self._changes: list[task_rows.Moves] = []
 
     # -- ready ─► claimed
 
@@ -376,20 +378,26 @@ class SqlSteps:
         return advanced
 
     def forget_ended(self) -> None:
-        """Forget the tasks that ended in a transaction that was rolled back.
+        """Forget the changes of a transaction that was rolled back.
 
         Call this at the beginning of each transaction.
         """
-        self._ended.clear()
+        self._moved.clear()
+        self._changes.clear()
 
     def report_ended(self) -> None:
-        """Count the tasks that ended in the last transaction.
+        """Report the tasks that the last transaction has moved, and the queues
+        that it has halted.
 
-        Tasks that became stuck are counted and logged. Call this after the
-        commit.
+        Tasks that became stuck are logged. Call this after the commit.
         """
-        for task in self._ended:
-            self._outcomes[task.position.status] += 1
+        for changes in self._changes:
+            for halted in changes.halted:
+                self._report(halted)
+        for task in self._moved:
+            self._report(TaskMoved(
+                task.row.id, task.row.type, task.position.status,
+                task.position.step))
             if task.position.status is not Status.STUCK:
                 continue
             LOG.error(
@@ -398,7 +406,7 @@ class SqlSteps:
                 'then task retry or task cancel', task.row.id, task.row.type,
                 task.position.step, task.action.name, task.position.back,
                 task.record().get('message', ''))
-        self._ended.clear()
+        self.forget_ended()
 
     def _end(self, tx: Transaction, number: int, ended: ports.EndedSteps,
              ends: dict[str, _End], run: _Lease, into: str,
@@ -406,6 +414,7 @@ class SqlSteps:
              proceed: ports.Proceed | None,
              numbers: Mapping[str, int]) -> ports.Advanced:
         moves = self._moves(tx, now)
+        self._changes.append(moves)
         done, dead, waiting = _end_claims(tx, number, ends, run.id, into)
         counts = []
         if done or dead or waiting:
@@ -526,8 +535,7 @@ class SqlSteps:
             task.definition, position, end.outcome,
             task.row.cancelled_by is not None), after=row.tick,
             message=message)
-        if not task.position.active:
-            self._ended.append(task)
+        self._moved.append(task)
 
     def _count_committed(self, tx: Transaction, number: int,
                          keys: Sequence[str], lease: str) -> Sequence[Any]:
@@ -594,6 +602,7 @@ class SqlSteps:
         tasks = task_rows.locked(tx, keys)
         now = self._now(tx)
         moves = self._moves(tx, now)
+        self._changes.append(moves)
         for row in self._count_committed(tx, number, list(tasks), old.id):
             self._follow(moves, _committed(tasks[row.object], row.progress),
                          row, run, now)

@@ -73,7 +73,8 @@ from distperiodic.core.outcomes import SKIPPED
 from distperiodic.core.pruning import Ages
 from distperiodic.core.pruning import PruneStep
 from distperiodic.core.standby import Active
-from distperiodic.core.workflow import Status
+from distperiodic.core.telemetry import QueueHalted
+from distperiodic.core.telemetry import TaskMoved
 
 T = TypeVar('T')
 
@@ -90,16 +91,16 @@ class SqlClaimStore:
     """
 
     def __init__(self, connection_url: str, *, namespace: str,
-                 task_outcomes: 'collections.Counter[Status] | None' = None,
+                 report: Callable[[TaskMoved | QueueHalted],
+                                  None] = lambda event: None,
                  **options: Any):
         """Prepare the store and check the URL, without connecting.
 
         :param connection_url: URL in SQLAlchemy's form.
         :param namespace: Namespace for the jobs of one service, so that
             several services can share a database.
-        :param task_outcomes: Counter by status. The store adds each task that
-            ends or becomes stuck in one of its calls. None means that these
-            tasks are not counted.
+        :param report: Called with each move of a task, and with each queue
+            that halts, after the commit of a call in which a run has ended.
         :param options: Options of oslo.db's engine.
         :raises ConfigError: the URL is invalid.
         """
@@ -116,8 +117,7 @@ class SqlClaimStore:
         self._members = SqlMembers(self.database)
         self._steps = SqlSteps(
             self.database, self._sql, self._numbers, namespace,
-            self._partitions,
-            collections.Counter() if task_outcomes is None else task_outcomes)
+            self._partitions, report)
         self._overdue: Mapping[bool, takeover.TakeoverStatements] = (
             self._dialect.once(takeover.statements))
 

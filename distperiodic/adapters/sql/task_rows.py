@@ -25,6 +25,7 @@ from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core import definitions
 from distperiodic.core import workflow
 from distperiodic.core.job import COMMAND_PREFIX
+from distperiodic.core.telemetry import QueueHalted
 from distperiodic.core.workflow import Position
 from distperiodic.core.workflow import Status
 
@@ -199,6 +200,8 @@ class Moves:
         self._left: dict[str, tuple[str, bool]] = {}
         #: Queues in which a task waits again.
         self._chosen: set[str] = set()
+        #: Queues that these changes have halted.
+        self.halted: list[QueueHalted] = []
 
     def save(self, task: TaskRow, message: str | None = None) -> None:
         """Save the records of a task; its position does not change."""
@@ -351,6 +354,8 @@ class Moves:
         elif stands and (
                 following.id == row.head or not hold(self._tx, row.head)):
             return
+        if halts and ended is not None:
+            self.halted.append(QueueHalted(name, ended))
         halted, why, by = (self._now, 'a task failed', ended) if halts else (
             row.halted, row.halted_why, row.halted_by)
         connection.execute(_SET_HEAD, {

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from distperiodic import ports
 from distperiodic.core import message
+from distperiodic.core import telemetry
 from distperiodic.core.claim import Authority
 from distperiodic.core.claim import precedence_of
 from distperiodic.core.job import Job
@@ -49,17 +50,20 @@ class Batcher:
     :param batch_size: Maximum number of objects in one batch.
     :param authorities: Authority over the claims of each job.
     :param throttle: Limits the rate of log lines about one job or partition.
+    :param sink: Receives an event for each batch.
     """
 
     def __init__(self, inflight: in_flight.InFlight, bus: ports.WorkBus,
                  clock: ports.Clock, *, batch_size: int,
                  authorities: Mapping[str, Authority],
-                 throttle: log_throttle.LogThrottle):
+                 throttle: log_throttle.LogThrottle,
+                 sink: ports.EventSink):
         self._in_flight = inflight
         self._bus = bus
         self._clock = clock
         self._batch_size = batch_size
         self._throttle = throttle
+        self._sink = sink
         self._authorities = authorities
         self._batch_ids = map(str, itertools.count(1))
 
@@ -236,6 +240,10 @@ class Batcher:
         for bound in queue.bounds.values():
             bound.give(len(claims))
         inflight.outstanding += len(claims)
+        if self._sink.open:
+            self._sink.put(telemetry.BatchDispatched(
+                job.name, batch.tick, batch.id, len(claims),
+                worker.member.identity))
         self._bus.send(batch)
         return batch.id
 

@@ -39,6 +39,7 @@ from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.core import due
 from distperiodic.core import schedule
+from distperiodic.core import telemetry
 from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import SkippedBy
@@ -52,6 +53,7 @@ from distperiodic.core.ring import position_of
 from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import Overlap
+from distperiodic.core.telemetry import ClaimPath
 from distperiodic.flow import events
 from distperiodic.flow.counters import Counted
 from distperiodic.flow.leases import Book
@@ -160,9 +162,10 @@ class Claimer:
         self.attendance = attendance
         self._dispatcher = dispatcher
         self._counters = wiring.counters
+        self._sink = wiring.sink
         self._dropped = DroppedTicks(
             clock, store, holder=self._holder, piece=piece, promise=promise,
-            attendance=attendance, counters=self._counters)
+            attendance=attendance, counters=self._counters, sink=wiring.sink)
         #: Number of store requests without an answer, by job.
         self._pending: collections.Counter[str] = collections.Counter()
         self._open = OpenRequests(jobs)
@@ -438,7 +441,7 @@ class Claimer:
             self._put(events.ClockDiffers(job.name))
         else:
             self._claimed(
-                request, in_flight.HeldLease(lease.id, lease.holder),
+                request, in_flight.HeldLease(lease.id, lease.holder), due_at,
                 answer._replace(behind=due.requested(answer.behind, at)))
 
     def _lease_of(self) -> NewLease:
@@ -472,7 +475,7 @@ class Claimer:
         then(TriggerCounts(
             len(answer.won), len(answer.busy) + len(answer.waiting)))
         if answer.won:
-            self._counters[job.name, Counted.CLAIMED] += len(answer.won)
+            self._won(job, tick, len(answer.won), tick, ClaimPath.TRIGGER)
             self._dispatcher.offer(
                 job, in_flight.HeldLease(lease.id, lease.holder), answer.won,
                 0)
@@ -502,7 +505,7 @@ class Claimer:
         self._delayed.append((self._clock.monotonic() + seconds, what))
 
     def _claimed(self, request: _TickRequest, lease: in_flight.HeldLease,
-                 answer: Claimed) -> None:
+                 due_at: Instant, answer: Claimed) -> None:
         job = request.job
         if answer.outdated:
             # Another schedule is in force. Read the status of the job now, so
@@ -539,8 +542,21 @@ class Claimer:
                     for one in answer.won
                     if (row := unjudged.get(one.object)) is not None
                     and row.settled < one.tick)
-            self._counters[job.name, Counted.CLAIMED] += len(answer.won)
+            self._won(job, request.tick, len(answer.won), due_at,
+                      ClaimPath.LATE if request.judged else ClaimPath.RING)
             self._dispatcher.offer(job, lease, answer.won, answer.superseded)
+
+    def _won(self, job: Job, tick: Instant, objects: int, due_at: Instant,
+             path: ClaimPath) -> None:
+        """Count and report claims.
+
+        :param due_at: Instant at which the last of the objects was due.
+        """
+        self._counters[job.name, Counted.CLAIMED] += objects
+        if self._sink.open:
+            self._sink.put(telemetry.ObjectsClaimed(
+                job.name, tick, objects, path,
+                (self._clock.now() - due_at) / schedule.SECOND))
 
     def give_up_delisted(self, job: Job, rows: Iterable[Row],
                          at: Instant) -> None:

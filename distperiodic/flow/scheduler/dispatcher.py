@@ -97,7 +97,8 @@ class Dispatcher:
         self._counters = wiring.counters
         self._batcher = batcher.Batcher(
             self._in_flight, bus, clock, batch_size=wiring.batch_size,
-            authorities=authorities, throttle=self._throttle)
+            authorities=authorities, throttle=self._throttle,
+            sink=wiring.sink)
         self._all_recoveries = [recovery.Recovery(
             self._in_flight, book, wiring, holder=self.holder)
             for book in books]

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from distperiodic import ports
 from distperiodic.core import due
 from distperiodic.core import schedule
+from distperiodic.core import telemetry
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim_request import KnownSchedule
 from distperiodic.core.claim_request import SkipRequest
@@ -189,7 +190,7 @@ class DroppedTicks:
     def __init__(self, clock: ports.Clock, store: ports.StoreQueue, *,
                  holder: Callable[[], str], piece: int, promise: float,
                  attendance: Attendance,
-                 counters: Counters):
+                 counters: Counters, sink: ports.EventSink):
         self._clock = clock
         self._store = store
         self._holder = holder
@@ -197,6 +198,7 @@ class DroppedTicks:
         self._promise = int(promise * schedule.SECOND)
         self._attendance = attendance
         self._counters = counters
+        self._sink = sink
         self._log = claim_log.ClaimLog(clock)
 
     def report(self) -> None:
@@ -355,6 +357,11 @@ class DroppedTicks:
         :param recorded: Number of these objects whose skip was recorded.
         :param ticks: Number of ticks that these objects have missed.
         """
+        if self._sink.open:
+            self._sink.put(
+                telemetry.TicksLost(job.name, tick, recorded, ticks)
+                if by is SkippedBy.LOST else telemetry.TicksSkipped(
+                    job.name, tick, by, recorded, ticks))
         if by is SkippedBy.OVERLAP:
             self._counters[job.name, Counted.SKIPPED] += ticks
             self._log.skipped(job, tick, objects, ticks)

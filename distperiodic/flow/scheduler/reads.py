@@ -122,8 +122,11 @@ class CatalogueReads:
                      'can be read again', job, known.number,
                      now - known.since)
 
-    def failed(self, job: Job, tick: Instant, error: Exception) -> None:
-        """Record a failure; see :meth:`pause`."""
+    def failed(self, job: Job, tick: Instant, error: Exception) -> str:
+        """Record a failure; see :meth:`pause`.
+
+        :returns: The error as one line.
+        """
         known = self._failures.get(job.name)
         number = known.number if known else 0
         first, longest = _PAUSES
@@ -147,6 +150,7 @@ class CatalogueReads:
             job.name, job.objects, number + 1, text, pause,
             f'\n{runs.traceback_of(error)}'.rstrip()
             if loud and known is None else '')
+        return text
 
     def facts(self) -> list[dict[str, Any]]:
         """Return the catalogues that fail, or whose read is slow.

@@ -25,6 +25,7 @@ from collections.abc import Collection
 from collections.abc import Mapping
 
 from distperiodic import ports
+from distperiodic.core import telemetry
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Lease
 from distperiodic.core.claim import State
@@ -124,6 +125,7 @@ class Recovery:
         #: Requests that reclaim, release or end claims.
         self._calls = PendingCalls(store)
         self._counters = wiring.counters
+        self._sink = wiring.sink
         self.releases = Releases(
             inflight, book, self._calls, self._counters)
         self._callbacks = Callbacks()
@@ -288,6 +290,9 @@ class Recovery:
     def _taken_over(self, lease: Lease, holder: str) -> None:
         job = self._in_flight.queues[lease.job].job
         self._counters[job.name, Counted.TAKEN_OVER] += len(lease.claims)
+        if self._sink.open:
+            self._sink.put(telemetry.ClaimsTakenOver(
+                job.name, lease.tick, len(lease.claims)))
         if lease.was is State.CLAIMED:
             self._taken.count(lease)
         self._offer(job, in_flight.HeldLease(lease.id, holder),
@@ -320,6 +325,9 @@ class Recovery:
             leases=leases, into=into, holder=holder, seconds=self._lease,
             count_attempt=count_attempt)
         self._in_flight.lost(job, len(claims) - len(reclaimed))
+        if reclaimed and self._sink.open:
+            self._sink.put(telemetry.ClaimsReclaimed(
+                job.name, batch.tick, len(reclaimed), reason))
         self._offer(
             job, in_flight.HeldLease(into, holder), reclaimed, reason,
             State.RUNNING if count_attempt else State.CLAIMED)
@@ -370,6 +378,9 @@ class Recovery:
             self._calls, ports.ClaimStore.discard, job.name, claims[0].tick,
             keys, lease=lease, ending=State.DEAD, reason=reason)
         self._counters[job.name, Counted.DEAD] += dead
+        if dead and self._sink.open:
+            self._sink.put(telemetry.RunsEnded(
+                job.name, claims[0].tick, telemetry.RunOutcome.DEAD, dead))
         self._in_flight.lost(job, len(claims) - dead)
         LOG.error(
             'not repeated: job=%s delivery=%s objects=%d first=%r attempts=%d '

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from distperiodic.core import schedule
+from distperiodic.core import telemetry
 from distperiodic.core.catalogue import Reading
 from distperiodic.core.job import Scope
 from distperiodic.core.member import View
@@ -103,6 +104,7 @@ class Ticker:
         self._schedules = 0
         #: Number of ticks or objects, by (job, outcome).
         self._counters = wiring.counters
+        self._sink = wiring.sink
 
     def begin(self) -> None:
         """Start the ticks from now on."""
@@ -181,6 +183,8 @@ class Ticker:
     def _turn(self, part: Part, kind: TimerKind, due: Instant,
               now: Instant, view: View | None) -> None:
         job = part.job
+        if kind is TimerKind.TICK and self._sink.open:
+            self._sink.put(telemetry.TickDue(job.name, due))
         ring = None if view is None else self._authority.ring(view, job)
         if ring is None and not part.per_member:
             self._hold(part, kind)
@@ -425,10 +429,17 @@ class Ticker:
         self._timers.push(now, job, TimerKind.LOOK)
         if isinstance(reading, Exception):
             self._counters[job, Counted.CATALOGUE_FAILED] += 1
-            self._reads.failed(part.job, max(read.at, part.last_tick), reading)
+            error = self._reads.failed(
+                part.job, max(read.at, part.last_tick), reading)
+            if self._sink.open:
+                self._sink.put(telemetry.CatalogueFailed(job, error))
             self._pump()
             return
         self._reads.succeeded(job)
+        if self._sink.open:
+            self._sink.put(telemetry.CatalogueListed(
+                job, len(reading.catalogue),
+                self._clock.monotonic() - read.began))
         if ring is None:
             self._hold(part)
         elif reading.partial and read.ring is not ring:

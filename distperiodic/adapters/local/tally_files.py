@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of several processes of one host, which share a directory.
+
+Each process writes its values to a file about once a second. One process, the
+*server*, reads the files of all processes and adds them up::
+
+    process ── write ──► PROCESS.json ─┐
+    process ── write ──► PROCESS.json ─┼─► server ──► sum
+                         ended.json   ─┘
+
+A process holds a lock as long as it lives. The kernel releases the lock when
+the process ends, for whatever reason. The server then adds the counters of the
+process to ``ended.json``, so that no sum decreases. Another process becomes
+the server if the server ends. If all processes have ended, their values are
+forgotten. The values of the last second of a process that was killed are lost.
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets
+
+from distperiodic import exceptions
+from distperiodic.adapters.local import private
+from distperiodic.core.tally import Tally
+
+_SERVER = 'server.lock'
+_ENDED = 'ended.json'
+_LOCK, _VALUES = '.lock', '.json'
+
+
+class TallyFiles:
+    """The files of this process and of those that share its directory.
+
+    Use at most one object for each directory in a process: if a process closes
+    a file, it loses its locks on this file.
+
+    :param path: Directory, which is created if it is missing.
+    :raises ConfigError: The directory cannot hold the files, or is not
+        private.
+    """
+
+    def __init__(self, path: str):
+        private.make_directory(os.path.dirname(path))
+        private.make_directory(path)
+        self._path = path
+        self._name = f'{os.getpid()}-{secrets.token_hex(4)}'
+        self._written = ''
+        self._server: int | None = None
+        try:
+            new = self._at(f'{self._name}.new')
+            self._lock = private.open_file(new)
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The server must never see the file without its lock.
+            os.rename(new, self._at(self._name + _LOCK))
+        except OSError as exc:
+            raise exceptions.ConfigError(
+                f'state_path {path!r} cannot hold the files of '
+                f'metrics_listen: {exc}; set [distperiodic] state_path to a '
+                'directory that this user can write to') from exc
+
+    def _at(self, name: str) -> str:
+        return os.path.join(self._path, name)
+
+    def write(self, tally: Tally) -> None:
+        """Replace the values of this process.
+
+        :raises OSError: The file cannot be written.
+        """
+        text = tally.text()
+        if text != self._written:
+            self._replace(self._name + _VALUES, text)
+            self._written = text
+
+    def _replace(self, name: str, text: str) -> None:
+        # A reader sees either the old file or the new file.
+        new = self._at(f'{name}.new')
+        with open(new, 'w', encoding='utf-8') as file:
+            file.write(text)
+        os.replace(new, self._at(name))
+
+    def serve(self) -> bool:
+        """Become the server, unless another process is the server.
+
+        :returns: True if this process is the server.
+        :raises OSError: The directory cannot be used.
+        """
+        if self._server is None:
+            handle = private.open_file(self._at(_SERVER))
+            if not _locked(handle):
+                os.close(handle)
+                return False
+            self._server = handle
+            if not self._others(alive=True):
+                for name in self._others(alive=False):
+                    self._remove(name)
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(self._at(_ENDED))
+        return True
+
+    def others(self) -> Tally:
+        """Return the sum of the values of all other processes.
+
+        Only the server may call this.
+
+        :raises OSError: A file cannot be read or written.
+        """
+        ended = self._read(_ENDED)
+        gone = self._others(alive=False)
+        for name in gone:
+            ended.merge(self._read(name + _VALUES).without_gauges())
+        if gone:
+            self._replace(_ENDED, ended.text())
+            for name in gone:
+                self._remove(name)
+        for name in self._others(alive=True):
+            ended.merge(self._read(name + _VALUES))
+        return ended
+
+    def _others(self, *, alive: bool) -> list[str]:
+        """Return the names of the other processes that live, or have ended."""
+        found = []
+        for file in sorted(os.listdir(self._path)):
+            name = file.removesuffix(_LOCK)
+            if name in (file, self._name) or file == _SERVER:
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                handle = os.open(self._at(file), os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    if _locked(handle) is not alive:
+                        found.append(name)
+                finally:
+                    os.close(handle)
+        return found
+
+    def _read(self, name: str) -> Tally:
+        try:
+            with open(self._at(name), encoding='utf-8') as file:
+                return Tally.parse(file.read())
+        except (FileNotFoundError, ValueError):
+            # The process has not written its values yet, or belongs to a
+            # release with another format.
+            return Tally()
+
+    def _remove(self, name: str) -> None:
+        for suffix in (_VALUES, _LOCK):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self._at(name + suffix))
+
+    def close(self) -> None:
+        """Let another process become the server, and count as ended."""
+        if self._server is not None:
+            os.close(self._server)
+            self._server = None
+        os.close(self._lock)
+
+
+def served(path: str) -> bool:
+    """Return whether a process serves the sum of the directory *path*."""
+    try:
+        handle = os.open(os.path.join(path, _SERVER),
+                         os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _locked(handle)
+    finally:
+        os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    """Lock a file, and return whether this was possible."""
+    try:
+        # A child that a handler forks does not inherit a POSIX lock.
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

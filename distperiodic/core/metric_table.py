@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Table of all metrics.
+
+``doc/source/reference/metrics.rst`` describes the metrics for operators. No
+label has an unlimited number of values: never the id of an object or a task,
+the name of a queue, or the text of an error.
+"""
+
+import enum
+from typing import NamedTuple
+
+
+class MetricKind(enum.StrEnum):
+    """Type of a metric, in the words of Prometheus."""
+
+    COUNTER = 'counter'
+    GAUGE = 'gauge'
+    HISTOGRAM = 'histogram'
+
+
+class MetricSource(enum.StrEnum):
+    """Origin of the values of a metric."""
+
+    #: The events and the status of the processes, at ``metrics_listen`` or in
+    #: the registry of the program.
+    PROCESS = 'process'
+
+
+class MergedBy(enum.StrEnum):
+    """Value of a gauge for several processes together."""
+
+    SUM = 'sum'
+    MAX = 'max'
+
+
+class Metric(NamedTuple):
+    """Name and meaning of a metric."""
+
+    name: str
+    kind: MetricKind
+    labels: tuple[str, ...]
+    #: Sentence for the exposition.
+    help: str
+    source: MetricSource = MetricSource.PROCESS
+    merged_by: MergedBy = MergedBy.SUM
+
+
+_COUNTER, _GAUGE, _HISTOGRAM = MetricKind
+
+TICKS_DUE = Metric(
+    'distperiodic_ticks_due_total', _COUNTER, ('job',),
+    'Ticks of the job that have come due, once in each scheduler.')
+CLAIMS = Metric(
+    'distperiodic_claims_total', _COUNTER, ('job', 'path'),
+    'Objects that schedulers have claimed.')
+CLAIM_DELAY = Metric(
+    'distperiodic_claim_delay_seconds', _HISTOGRAM, ('job', 'path'),
+    'Time from the instant at which objects were due to their claim.')
+DISPATCHED = Metric(
+    'distperiodic_dispatched_total', _COUNTER, ('job',),
+    'Objects that were sent to workers.')
+RUN_WAITING = Metric(
+    'distperiodic_run_waiting_seconds', _HISTOGRAM, ('job',),
+    'Time for which claimed objects have waited for the grant of their run.')
+RUNS_STARTED = Metric(
+    'distperiodic_runs_started_total', _COUNTER, ('job',),
+    'Runs that were granted.')
+RUN_LATENESS = Metric(
+    'distperiodic_run_lateness_seconds', _HISTOGRAM, ('job',),
+    'Time from the instant at which objects were due to the start of their '
+    'first runs.')
+RUN_DURATION = Metric(
+    'distperiodic_run_duration_seconds', _HISTOGRAM, ('job',),
+    'Duration of runs.')
+RUNS = Metric(
+    'distperiodic_runs_total', _COUNTER, ('job', 'outcome'),
+    'Recorded outcomes of runs: done, dead or retried.')
+FENCED = Metric(
+    'distperiodic_fenced_total', _COUNTER, ('job',),
+    'Results that were rejected because the lease of their runs had ended.')
+LEASES_LOST = Metric(
+    'distperiodic_leases_lost_total', _COUNTER, ('job',),
+    'Runs whose lease another process has taken over.')
+TAKEN_OVER = Metric(
+    'distperiodic_taken_over_total', _COUNTER, ('job',),
+    'Claims whose lease was taken over, because it had expired or its holder '
+    'was gone; includes retries that are due.')
+RECLAIMED = Metric(
+    'distperiodic_reclaimed_total', _COUNTER, ('job',),
+    'Claims that schedulers have reclaimed from workers.')
+TICKS_SKIPPED = Metric(
+    'distperiodic_ticks_skipped_total', _COUNTER, ('job', 'cause'),
+    'Ticks, of each object, that do not run: misfire, overlap or pause.')
+TICKS_LOST = Metric(
+    'distperiodic_ticks_lost_total', _COUNTER, ('job',),
+    'Ticks, of each object, that no process claimed in time although '
+    'schedulers served the job.')
+CATALOGUE_READS = Metric(
+    'distperiodic_catalogue_reads_total', _COUNTER, ('job', 'result'),
+    'Reads of the catalogue of a job: read or failed.')
+CATALOGUE_OBJECTS = Metric(
+    'distperiodic_catalogue_objects', _GAUGE, ('job',),
+    'Objects in the last reading of the catalogue of a job.',
+    merged_by=MergedBy.MAX)
+TASKS = Metric(
+    'distperiodic_task_moves_total', _COUNTER, ('type', 'status'),
+    'Moves of tasks at the end of their steps, by the new status.')
+QUEUES_HALTED = Metric(
+    'distperiodic_queues_halted_total', _COUNTER, (),
+    'Ordered queues that were halted by a failed task.')
+REJECTED_MESSAGES = Metric(
+    'distperiodic_rejected_messages_total', _COUNTER, (),
+    'Messages that were dropped.')
+MEMBER_CHANGES = Metric(
+    'distperiodic_member_changes_total', _COUNTER, ('role', 'change'),
+    'Members that have joined or left, once in each process that saw it.')
+EVENTS_DROPPED = Metric(
+    'distperiodic_events_dropped_total', _COUNTER, (),
+    'Events that were dropped because a subscriber was too slow.')
+SLOTS = Metric(
+    'distperiodic_slots', _GAUGE, ('partition', 'state'),
+    'Threads for handlers: busy, free, or replaced because they hang.')
+OBJECTS_QUEUED = Metric(
+    'distperiodic_objects_queued', _GAUGE, ('partition',),
+    'Objects that wait in processes for a slot.')
+MEMBERS_SEEN = Metric(
+    'distperiodic_members_seen', _GAUGE, ('role',),
+    'Members of the groups, as the process sees them.',
+    merged_by=MergedBy.MAX)
+SERVICES = Metric(
+    'distperiodic_services', _GAUGE, ('role',),
+    'Started services.')
+SERVICES_HEALTHY = Metric(
+    'distperiodic_services_healthy', _GAUGE, ('role',),
+    'Started services that are certain of their membership, reach their '
+    'store, and are not stalled.')
+
+#: All metrics, in the order of the documentation.
+METRICS = (
+    TICKS_DUE, CLAIMS, CLAIM_DELAY, DISPATCHED, RUN_WAITING, RUNS_STARTED,
+    RUN_LATENESS, RUN_DURATION, RUNS, FENCED, LEASES_LOST, TAKEN_OVER,
+    RECLAIMED, TICKS_SKIPPED, TICKS_LOST, CATALOGUE_READS, CATALOGUE_OBJECTS,
+    TASKS, QUEUES_HALTED, REJECTED_MESSAGES, MEMBER_CHANGES, EVENTS_DROPPED,
+    SLOTS, OBJECTS_QUEUED, MEMBERS_SEEN, SERVICES, SERVICES_HEALTHY)
+BY_NAME = {metric.name: metric for metric in METRICS}

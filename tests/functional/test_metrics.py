@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics of real schedulers and workers, as Prometheus reads them."""
+
+import pytest
+
+from distperiodic.adapters.sql import schema
+from distperiodic.core import metric_table
+from tests.functional.cluster import Cluster
+from tests.unit.test_metrics_endpoint import free_port
+from tests.unit.test_metrics_endpoint import sample
+from tests.unit.test_metrics_endpoint import scraped
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
+    schema.sync(postgresql.url)
+    made = Cluster(
+        tmp_path, zookeeper.url, rabbitmq.url, connection=postgresql.url,
+        session_timeout=6, lease=10, send_timeout=2, spacing=3, objects=40,
+        takes=0.02, metrics_listen=f'127.0.0.1:{free_port()}')
+    yield made
+    made.close()
+
+
+def metrics(cluster):
+    """Return the metrics, or nothing while no process serves them."""
+    return scraped(cluster.options['metrics_listen']) or {}
+
+
+def test_processes_serve_their_sum_also_when_the_server_is_killed(cluster):
+    """Two programs with two processes each run each object once, so the sum
+    equals the record of the handlers.
+    """
+    first = cluster.start('scheduler')
+    wait_until(lambda: metrics(cluster), 60)
+    cluster.start('scheduler', 2)
+    cluster.start('worker', 2)
+    cluster.wait_complete(2)
+
+    def agree():
+        found, ended = metrics(cluster), len(cluster.runs('end'))
+        number = sample(found, 'distperiodic_runs_total', outcome='done')
+        return number == ended == len(cluster.runs()) and found
+
+    found = wait_until(agree, 60)
+    number = sample(found, 'distperiodic_runs_total', outcome='done')
+    for name in ('claims_total', 'dispatched_total', 'runs_started_total',
+                 'run_lateness_seconds_count', 'run_duration_seconds_count',
+                 'claim_delay_seconds_count', 'run_waiting_seconds_count'):
+        assert sample(found, f'distperiodic_{name}', job='ping') == number
+    assert sample(found, 'distperiodic_run_duration_seconds_sum') >= (
+        0.02 * number)
+    assert sample(found, 'distperiodic_services') == 5
+    assert sample(found, 'distperiodic_services_healthy') == 5
+    assert sample(found, 'distperiodic_members_seen', role='worker') == 2
+    assert sample(found, 'distperiodic_members_seen', role='scheduler') == 3
+    slots = {state: sample(found, 'distperiodic_slots', partition='default',
+                           state=state) for state in ('free', 'busy')}
+    assert sum(slots.values()) == 8
+    assert sample(found, 'distperiodic_ticks_lost_total') == 0
+    # Only the names of jobs, partitions and states are labels.
+    labels = {value for _, pairs in found for _, value in pairs}
+    assert not [label for label in labels if label.startswith('192.168.')]
+    assert {name.removesuffix(end) for name, _ in found for end in (
+        '_bucket', '_count', '_sum')} >= {
+            metric_table.RUN_LATENESS.name, metric_table.RUN_DURATION.name}
+
+    first.kill()
+
+    later = wait_until(lambda: (lambda now: sample(
+        now, 'distperiodic_services') == 4 and now)(metrics(cluster)), 60)
+    assert sample(later, 'distperiodic_runs_total', outcome='done') >= number
+    wait_until(agree, 60)

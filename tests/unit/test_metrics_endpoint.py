@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The option ``metrics_listen`` of the processes of a host."""
+
+import socket
+import sys
+import urllib.request
+
+import pytest
+from prometheus_client import parser
+
+from distperiodic import exceptions
+from distperiodic import opts
+from distperiodic.adapters.local.subscribers import SUBSCRIBERS
+from distperiodic.core.listen import Address
+from distperiodic.core.listen import parse_address
+from distperiodic.core.telemetry import TickDue
+from distperiodic.service import metrics_endpoint
+from tests.configured import configuration
+from tests.logged import lines
+from tests.waiting import wait_until
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(('127.0.0.1', 0))
+        return found.getsockname()[1]
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return opts.settings(configuration(
+        state_path=str(tmp_path / 'state'),
+        metrics_listen=f'127.0.0.1:{free_port()}'))
+
+
+def scraped(address):
+    """Return the values of a page by name and labels, or None until the page
+    is served.
+    """
+    try:
+        with urllib.request.urlopen(  # noqa: S310
+                f'http://{address}/metrics', timeout=10) as answer:
+            text = answer.read().decode()
+    except OSError:
+        return None
+    return {(one.name, tuple(sorted(one.labels.items()))): one.value
+            for family in parser.text_string_to_metric_families(text)
+            for one in family.samples}
+
+
+def sample(found, name, **labels):
+    """Return the sum of the values of *name* that have *labels*."""
+    return sum(value for (of, pairs), value in found.items()
+               if of == name and labels.items() <= dict(pairs).items())
+
+
+def ready(settings):
+    return scraped(settings.metrics_listen)
+
+
+@pytest.mark.parametrize(('text', 'host', 'port'), [
+    ('127.0.0.1:9464', '127.0.0.1', 9464), ('[::1]:80', '::1', 80),
+    ('example.org:65535', 'example.org', 65535)])
+def test_an_address_is_a_host_and_a_port(text, host, port):
+    assert parse_address(text, 'x') == Address(host, port)
+    assert str(Address(host, port)) == text
+
+
+@pytest.mark.parametrize('text', [
+    'x', '9464', ':9464', 'x:', 'x:0', 'x:65536', '::1:80', 'a b:80',
+    'http://x:80'])
+def test_another_form_of_an_address_is_refused(text):
+    with pytest.raises(exceptions.ConfigError, match='metrics_listen'):
+        opts.settings(configuration(metrics_listen=text))
+
+
+def test_nothing_listens_or_counts_without_the_option(tmp_path, monkeypatch):
+    monkeypatch.setattr(SUBSCRIBERS, 'count', None)
+    settings = opts.settings(configuration(state_path=str(tmp_path)))
+
+    metrics_endpoint.check(settings)
+    metrics_endpoint.start(settings)()
+
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_metrics_of_two_services_of_a_process_are_served_until_both_stop(
+        settings):
+    stops = [metrics_endpoint.start(settings) for _ in range(2)]
+    SUBSCRIBERS.put(TickDue('test-of-endpoint', 60))
+
+    found = wait_until(lambda: ready(settings))
+    assert sample(found, 'distperiodic_ticks_due_total',
+                  job='test-of-endpoint') == 1
+    stops[0]()
+    assert ready(settings)
+    stops[1]()
+    assert wait_until(lambda: ready(settings) is None)
+
+
+def test_an_address_in_use_is_refused_in_one_line_before_the_start(settings):
+    with socket.socket() as other:
+        other.bind(('127.0.0.1', parse_address(
+            settings.metrics_listen, '').port))
+        other.listen()
+
+        with pytest.raises(exceptions.ConfigError) as caught:
+            metrics_endpoint.check(settings)
+    assert settings.metrics_listen in str(caught.value)
+    assert 'another program listens' in str(caught.value)
+    assert '\n' not in str(caught.value)
+
+
+def test_an_address_that_a_process_of_the_service_serves_is_not_refused(
+        settings):
+    stop = metrics_endpoint.start(settings)
+    wait_until(lambda: ready(settings))
+
+    metrics_endpoint.check(settings)
+    stop()
+
+
+def test_an_address_in_use_is_logged_once_and_tried_again(settings, caplog):
+    with socket.socket() as other:
+        other.bind(('127.0.0.1', parse_address(
+            settings.metrics_listen, '').port))
+        other.listen()
+        stop = metrics_endpoint.start(settings)
+        wait_until(lambda: lines(caplog, 'metrics not served'))
+
+    wait_until(lambda: ready(settings))
+    assert len(lines(caplog, 'metrics not served')) == 1
+    stop()
+
+
+def test_a_missing_library_is_one_line_with_the_remedy(settings, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'prometheus_client', None)
+
+    for call in metrics_endpoint.check, metrics_endpoint.start:
+        with pytest.raises(exceptions.ConfigError,
+                           match=r'distperiodic\[metrics\]'):
+            call(settings)
