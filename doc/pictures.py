@@ -316,6 +316,7 @@ _PURPOSE = {
     'periodic': 'periodic_task',
     'dispenser': 'TaskDispenser',
     'tasks': 'Client, command',
+    'events': 'subscribe', 'metrics': 'install',
     'operator': 'queries and commands of operators, on the store',
     'flow': 'the steps of a tick and of a run',
     'adapters': 'SQL, messages, groups, pools',
