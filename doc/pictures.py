@@ -6,9 +6,10 @@
 writes the pictures to doc/source/images. The ring is computed by
 distperiodic/core/ring.py, the times are the defaults of the options, the
 packages and their layers are those in pyproject.toml, and the transitions of a
-task are computed by distperiodic/core/workflow.py. A unit test compares the
-files with the output of this script. doc/demo_picture.py draws the picture of
-the demo, because it must run the demo for a minute.
+task are computed by distperiodic/core/workflow.py. Unit tests compare the
+files with the output of this script, and the files in the picture of an
+object's steps with those that a run of the product calls. doc/demo_picture.py
+draws the picture of the demo, because it must run the demo for a minute.
 
 Each picture is 600 units wide, so that its text stays readable on a narrow
 screen. A picture has no background. It has one set of colours for light pages
@@ -372,6 +373,96 @@ def rooms() -> str:
                'package imports only packages below it.', parts)
 
 
+# -- the way of an object through the flow
+
+# Steps of an object: the step, and its files in distperiodic/flow. The first
+# step of the worker is beside the last step of the scheduler.
+_SCHEDULER = [
+    ('its tick is due', ['scheduler/timers.py']),
+    ('this member may act', ['scheduler/authority.py',
+                             'scheduler/attendance.py']),
+    ('the catalogue lists it', ['scheduler/reads.py']),
+    ('this member owns it', ['scheduler/part.py']),
+    ('it is claimed', ['scheduler/claimer.py']),
+    ('it waits for a worker', ['scheduler/dispatcher.py']),
+    ('it is sent in a batch', ['scheduler/batcher.py',
+                               'scheduler/in_flight.py']),
+]
+_WORKER = [
+    ('the limits allow its run', ['run_leases.py', 'worker/admission.py']),
+    ('its run is granted', ['run_leases.py']),
+    ('the handler runs', ['worker/runs.py', 'worker/held_runs.py']),
+    ('the end is recorded', ['run_leases.py', 'run_times.py']),
+]
+_COUNTED = ('its end is counted', ['scheduler/dispatcher.py',
+                                   'scheduler/in_flight.py'])
+# Files that take part in several steps, and their part.
+_SEVERAL = [
+    ('controls the steps from the tick to the claim', ['scheduler/tick.py']),
+    ('passes each event to its handler', ['scheduler/pipeline.py']),
+    ('continues with each answer of the store', ['procedure.py']),
+    ('provides the time of the store', ['store_clock.py']),
+]
+
+
+def _file_names(paths: Iterable[str]) -> str:
+    return ', '.join(path.rpartition('/')[2] for path in paths)
+
+
+def crossing() -> str:
+    """Draw the steps of one object, with the files that carry them out."""
+    left, right, width, height, step = 8, 352, 240, 44, 58
+    store, narrow = 278, 44
+    claim, sent = 4, len(_SCHEDULER) - 1
+    last = sent + len(_WORKER)
+
+    def top(row: int) -> float:
+        return 32 + row * step
+
+    def middle(row: int) -> float:
+        return top(row) + height / 2
+    parts = [text(left, 20, 'Scheduler', 'ink bold'),
+             text(store + narrow / 2, 20, 'Store', 'ink bold', 'middle'),
+             text(right, 20, 'Worker', 'ink bold')]
+    for x, first, steps in ((left, 0, _SCHEDULER), (right, sent, _WORKER),
+                            (left, last, [_COUNTED])):
+        for row, (title, paths) in enumerate(steps, first):
+            parts += [
+                box(x, top(row), width, height),
+                text(x + 10, top(row) + 18, title),
+                text(x + 10, top(row) + 36, _file_names(paths), 'soft small')]
+            if row > first:
+                parts.append(arrow((x + 24, top(row - 1) + height),
+                                   (x + 24, top(row) - 2)))
+    between = (left + width + right) / 2
+    to_store = store + narrow + 2
+    parts += [
+        box(store, top(claim), narrow, height, 'store'),
+        arrow((left + width, middle(claim)), (store - 2, middle(claim))),
+        arrow((left + width, middle(sent)), (right - 2, middle(sent))),
+        text(between, middle(sent) - 8, 'broker', 'soft small', 'middle'),
+        box(store, top(sent + 1), narrow, 2 * step + height, 'store'),
+        arrow((right, middle(sent + 1) - 7), (to_store, middle(sent + 1) - 7)),
+        arrow((store + narrow, middle(sent + 1) + 7),
+              (right - 2, middle(sent + 1) + 7)),
+        arrow((right, middle(last - 1)), (to_store, middle(last - 1))),
+        arrow((right + 24, top(last - 1) + height),
+              (right + 24, middle(last)), (left + width + 2, middle(last))),
+        text(between, middle(last) - 8, 'broker', 'soft small', 'middle')]
+    bottom = top(last) + height + 32
+    for line, (part, paths) in enumerate(_SEVERAL):
+        parts += [text(left, bottom + 22 * line, _file_names(paths)),
+                  text(left + 120, bottom + 22 * line, part, 'soft small')]
+    sentences = [
+        f'{title} ({", ".join(f"flow/{path}" for path in paths)})'
+        for title, paths in (*_SCHEDULER, *_WORKER, _COUNTED, *_SEVERAL)]
+    return svg(
+        bottom + 22 * len(_SEVERAL) - 8, 'The steps of an object, with their '
+        'files. The scheduler sends the object through the broker to the '
+        'worker, and the worker reports its end to the scheduler. '
+        f'{"; ".join(sentences)}.', parts)
+
+
 # -- the transitions of a task
 
 # Number of steps of the workflow that is drawn. Each step has a rollback.
@@ -548,6 +639,7 @@ def overview() -> str:
 
 
 PICTURES: dict[str, Callable[[], str]] = {
+    'crossing.svg': crossing,
     'overview.svg': overview,
     'ring.svg': ring,
     'rooms.svg': rooms,

@@ -20,7 +20,7 @@ from tests.threadless_pool import ThreadlessPool
 from tests.unit import world as worlds
 
 PACKAGE = pathlib.Path(distperiodic.__file__).parent
-WHERE = PACKAGE.parent / 'doc' / 'source' / 'contributor' / 'where.rst'
+SOURCE = PACKAGE.parent / 'doc' / 'source'
 #: Maximum number of files of the flow that one object may cross.
 MOST = 18
 
@@ -109,16 +109,28 @@ def crossed():
 
 
 def listed():
-    page = WHERE.read_text()
+    page = (SOURCE / 'contributor' / 'where.rst').read_text()
     section = page.split('Files that handle one object')[1].split('\n---')[1]
     return re.findall(r'^   \* - ``(flow/\S+\.py)``', section, re.MULTILINE)
 
 
 def test_one_object_crosses_few_files_of_the_flow(crossed):
     assert len([name for name in crossed
-                if name.startswith('flow/')]) <= MOST
+                if name.startswith('flow/')]) <= MOST, (
+        'put the new code into a file that an object crosses already')
 
 
 def test_the_files_that_an_object_crosses_are_listed(crossed):
     assert sorted(listed()) == sorted(
-        name for name in crossed if name.startswith('flow/'))
+        name for name in crossed if name.startswith('flow/')), (
+        'correct the table "Files that handle one object" in '
+        'doc/source/contributor/where.rst')
+
+
+def test_the_files_that_an_object_crosses_are_in_the_picture(crossed):
+    picture = (SOURCE / 'images' / 'crossing.svg').read_text()
+
+    assert set(re.findall(r'flow/[\w/]+\.py', picture)) == {
+        name for name in crossed if name.startswith('flow/')}, (
+        'correct the steps in doc/pictures.py; then run: '
+        'python doc/pictures.py')
