@@ -329,7 +329,9 @@ def test_objects_are_listed_by_when_they_were_served(scene_anywhere):
 def test_this_file_brings_about_every_reason():
     with open(__file__) as source:
         text = source.read()
-    assert [one for one in reason.Reason if f"'{one.value}'" not in text] == []
+    assert [one for one in reason.Reason
+            if f"'{one.value}'" not in text] == [], (
+        'add a test to this file in which why gives each of these reasons')
 
 
 def why(scene, *argv):

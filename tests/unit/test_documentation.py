@@ -43,6 +43,14 @@ SOURCE = ROOT / 'doc' / 'source'
 LOG_LINES = (SOURCE / 'reference' / 'log-lines.rst').read_text()
 
 
+def assert_lists(page, listed, expected):
+    """Assert that *page* lists exactly what the code has."""
+    lacks, has = ([one for one in some if one not in other]
+                  for some, other in ((expected, listed), (listed, expected)))
+    assert sorted(listed) == sorted(expected), (
+        f'add {lacks} to {page}, and remove {has}, which the code lacks')
+
+
 def log_calls():
     """Event, keys and file of each log call above DEBUG, except in the demo.
     """
@@ -89,7 +97,9 @@ def test_the_fields_of_each_message_are_documented():
         (SOURCE / 'reference' / 'messages.rst').read_text(), re.MULTILINE)
 
     assert [re.findall(r'^``(\w+)``', rows, re.MULTILINE)
-            for rows in documented] == [list(one) for one in encoded]
+            for rows in documented] == [list(one) for one in encoded], (
+        'list the fields of each message in doc/source/reference/messages.rst '
+        'in their order')
 
 
 def test_each_log_line_is_listed_with_its_keys_and_no_other():
@@ -102,16 +112,22 @@ def test_each_log_line_is_listed_with_its_keys_and_no_other():
             f'list {event!r} of {name} in doc/source/reference/log-lines.rst')
         for one in listed:
             assert [key for key in keys
-                    if f'``{key}``' not in documented[one]] == [], one
+                    if f'``{key}``' not in documented[one]] == [], (
+                f'describe these keys of {one!r} in '
+                'doc/source/reference/log-lines.rst')
         unknown.difference_update(listed)
-    assert unknown == set()
+    assert unknown == set(), (
+        'no log call has these events; remove them from '
+        'doc/source/reference/log-lines.rst')
 
 
 def test_each_number_of_a_scheduler_is_listed_and_no_other():
     rows = LOG_LINES.partition('``SchedulerService.counts``')[2]
 
-    assert sorted(re.findall(r'^``([a-z ]+)`` +(?:objects|ticks) ', rows,
-                             re.MULTILINE)) == sorted(Counted)
+    listed = re.findall(r'^``([a-z ]+)`` +[a-z]+  ', rows, re.MULTILINE)
+
+    assert_lists('the table "Counts" of doc/source/reference/log-lines.rst',
+                 listed, [one.value for one in Counted])
 
 
 def test_each_reason_is_listed_and_no_other():
@@ -119,7 +135,8 @@ def test_each_reason_is_listed_and_no_other():
 
     listed = re.findall(r'^``([^`]+)``\n    ', page, re.MULTILINE)
 
-    assert sorted(listed) == sorted(one.value for one in reason.Reason)
+    assert_lists('doc/source/reference/reasons.rst', listed,
+                 [one.value for one in reason.Reason])
 
 
 def test_each_code_of_a_finding_is_listed_with_its_severity():
@@ -128,9 +145,9 @@ def test_each_code_of_a_finding_is_listed_with_its_severity():
     listed = re.findall(r'^([a-z-]+)\n~+\n\n(Failure|Warning), about ', page,
                         re.MULTILINE)
 
-    assert sorted(listed) == sorted(
+    assert_lists('doc/source/reference/health.rst', listed, [
         (name, code.severity.capitalize())
-        for name, code in health.CODES.items())
+        for name, code in health.CODES.items()])
 
 
 def test_each_class_of_an_audit_is_listed():
@@ -138,7 +155,9 @@ def test_each_class_of_an_audit_is_listed():
 
     listed = re.findall(r'^``([A-Z][a-z ]+)`` ', page, re.MULTILINE)
 
-    assert listed == [fate.capitalize() for fate in Fate]
+    assert listed == [fate.capitalize() for fate in Fate], (
+        'list each class in doc/source/howto/audit.rst, in the order of Fate '
+        'in core/outcomes.py')
 
 
 def test_every_command_is_documented():
@@ -148,7 +167,8 @@ def test_every_command_is_documented():
                 for name in project['entry-points']['distperiodic.cli']]
 
     assert [name for name in commands
-            if f'\n``distperiodic {name}' not in page] == []
+            if f'\n``distperiodic {name}' not in page] == [], (
+        'describe these commands in doc/source/reference/command-line.rst')
 
 
 @pytest.mark.parametrize('path', sorted({
@@ -156,7 +176,8 @@ def test_every_command_is_documented():
         r'``((?:tests|examples|etc|doc/source)/[\w./-]+)``',
         page.read_text())}))
 def test_a_file_that_a_page_names_is_there(path):
-    assert (ROOT / path).exists()
+    assert (ROOT / path).exists(), (
+        f'correct the pages that git grep -l {path} doc/source prints')
 
 
 def test_each_file_is_there_that_a_contributor_is_to_change():
@@ -169,7 +190,8 @@ def test_each_file_is_there_that_a_contributor_is_to_change():
     named = set(re.findall(r'``((?!tests/)[\w/]+\.py)``', page))
 
     assert len(named) > 100
-    assert named - files == set()
+    assert named - files == set(), (
+        'correct these names in doc/source/contributor/where.rst')
 
 
 def named_tests():
@@ -188,7 +210,8 @@ def functions_in(path):
 
 @pytest.mark.parametrize(('path', 'name'), named_tests())
 def test_a_test_that_a_page_names_is_there(path, name):
-    assert name in functions_in(path)
+    assert name in functions_in(path), (
+        f'correct the pages that git grep -l {name} doc/source prints')
 
 
 @pytest.mark.parametrize('number', range(1, 12))
@@ -236,7 +259,8 @@ def test_every_picture_is_shown_on_a_page():
         r'^ *\.\. (?:image|figure):: \S*images/(\S+)$', page.read_text(),
         re.MULTILINE)}
 
-    assert shown == {path.name for path in (SOURCE / 'images').iterdir()}
+    assert_lists('a page, as an image', shown, {
+        path.name for path in (SOURCE / 'images').iterdir()})
 
 
 def documented_objects():
@@ -262,7 +286,9 @@ def public_objects():
 
 @pytest.mark.parametrize('name', [name for name, _ in public_objects()])
 def test_a_public_name_is_documented(name):
-    assert dict(public_objects())[name] in documented_objects()
+    assert dict(public_objects())[name] in documented_objects(), (
+        f'add an autoclass, autofunction or autoexception of {name} to a page '
+        'doc/source/reference/python*.rst')
 
 
 _RECEIVED = (distperiodic.Context, tasks.Command, tasks.Queue, tasks.Status,
@@ -294,7 +320,9 @@ def test_a_docstring_has_each_parameter(called, docstring):
               if name not in ('self', 'unknown')]
 
     assert [name for name in wanted
-            if f':param {name}:' not in docstring] == []
+            if f':param {name}:' not in docstring] == [], (
+        f'describe these parameters in the docstring of '
+        f'{called.__qualname__}')
 
 
 def test_the_readme_shows_the_first_program_of_the_tutorial():
@@ -423,4 +451,4 @@ def test_no_name_of_a_test_a_bug_or_an_event_has_an_expression_to_avoid():
     assert len(names) > 1000
     assert [name for name in names for part in name.split(':')
             if pattern.search(re.sub(r'[\W_]+', ' ', part.lower()).strip())
-            ] == []
+            ] == [], 'HACKING.rst, "Names of tests", lists what to avoid'

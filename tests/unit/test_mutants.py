@@ -13,6 +13,7 @@ from tests.mutants.bug import bugs
 from tests.mutants.bug import read
 
 BUGS = bugs()
+_RECORD = 'run: python -m tests.mutants --record --only NAME'
 
 
 def failed(check):
@@ -27,7 +28,9 @@ def failed(check):
 
 
 def test_each_bug_can_still_be_planted():
-    assert failed(lambda one: one.planted(ROOT)) == {}
+    assert failed(lambda one: one.planted(ROOT)) == {}, (
+        'the product has changed: change the lines of these bugs in '
+        f'tests/mutants/*.txt, too, and for each of them {_RECORD}')
 
 
 @pytest.mark.full
@@ -96,14 +99,15 @@ def test_a_suite_that_judged_nothing_has_caught_nothing(code, output):
 
 
 def test_each_bug_was_caught_by_a_suite_that_it_names():
-    """If a bug is not recorded, run python -m tests.mutants --only NAME
-    --record.
-    """
     caught = known.read()
+    names = {bug.name for bug in BUGS}
 
-    assert sorted(caught) == sorted(bug.name for bug in BUGS)
+    assert names - caught.keys() == set(), f'for each of them {_RECORD}'
+    assert caught.keys() - names == set(), (
+        'remove the lines of these bugs from tests/mutants/caught.csv')
     assert [bug.name for bug in BUGS
-            if caught[bug.name][0] not in bug.suites] == []
+            if caught[bug.name][0] not in bug.suites] == [], (
+        f'for each of them {_RECORD}')
 
 
 def test_each_test_that_caught_a_bug_exists():
@@ -122,11 +126,14 @@ def test_each_test_that_caught_a_bug_exists():
             if f'def {name}(' not in texts[path]:
                 missing.append(f'{suite} {test}')
 
-    assert missing == []
+    assert missing == [], (
+        'correct the names of these tests in tests/mutants/caught.csv, or '
+        f'for each bug of such a test {_RECORD}')
 
 
 def test_most_bugs_are_caught_without_a_slow_test():
     suites = [suite for suite, _ in known.read().values()]
 
     slow = sum(suite.startswith('functional/') for suite in suites)
-    assert slow <= len(suites) / 10
+    assert slow <= len(suites) / 10, (
+        'write a unit or conformance test for the new bug, and name it first')

@@ -94,12 +94,14 @@ def test_a_source_file_names_its_licence_first():
         return text and not text.startswith(
             '# SPDX-License-Identifier: Apache-2.0\n')
 
-    assert found_in(SOURCES, unlicensed) == {}
+    assert found_in(SOURCES, unlicensed) == {}, (
+        'begin these files with # SPDX-License-Identifier: Apache-2.0')
 
 
 def test_no_module_has_a_name_without_a_meaning():
-    assert {path.stem for path in MODULES}.isdisjoint(
-        {'base', 'common', 'helpers', 'models', 'utils'})
+    assert {path.stem for path in MODULES} & {
+        'base', 'common', 'helpers', 'models', 'utils'} == set(), (
+        'name each module after its purpose')
 
 
 def test_no_module_reads_the_time_past_the_clock():
@@ -126,7 +128,8 @@ def test_no_module_reads_the_time_past_the_clock():
         for module, names in reads.items()))
     assert found_in([path for path in MODULES if path.name != 'clock.py'
                      and suspicious.search(path.read_text())],
-                    past_the_clock) == {}
+                    past_the_clock) == {}, (
+        'take the time from a ports.Clock; adapters/local/clock.py reads it')
 
 
 def test_importing_the_library_picks_no_backend_for_the_process():
@@ -202,7 +205,8 @@ def test_the_product_avoids_the_phrases_that_hacking_names():
     assert found_in(
         [path for path in MODULES if not avoids(path.read_text())],
         lambda path: [text for text in [*docstrings(path), *comments(path)]
-                      if not avoids(text)]) == {}
+                      if not avoids(text)]) == {}, (
+        'HACKING.rst, "English", lists the phrases to avoid')
 
 
 def test_a_docstring_begins_with_a_verb_or_a_noun():
@@ -214,7 +218,8 @@ def test_a_docstring_begins_with_a_verb_or_a_noun():
         path for path in MODULES if suspicious.search(path.read_text())
     ], lambda path: [
         text for text in docstrings(path)
-        if text.split()[0] in avoided]) == {}
+        if text.split()[0] in avoided]) == {}, (
+        'HACKING.rst, "English", describes how a docstring begins')
 
 
 def test_hacking_names_phrases_to_avoid():
