@@ -292,6 +292,15 @@ def test_all_are_the_members_that_have_not_stopped(place_of_sqlite):
         'member', 'drain', '--all')
 
 
+def test_a_member_is_listed_with_the_host_that_its_name_lacks(
+        place_of_sqlite):
+    report(place_of_sqlite, '', 'api-1', host='node-7')
+
+    [row] = rows(place_of_sqlite, 'member', 'list')
+
+    assert (row['member'], row['host']) == ('api-1', 'node-7')
+
+
 def test_to_drain_the_last_member_is_done_with_a_warning(place_of_sqlite):
     report(place_of_sqlite, '', 'api-1')
 

@@ -38,6 +38,7 @@ class Members(cells.DeclaredList[MemberRow]):
             'Busy': lambda member: _in_pools(member, 'busy'),
             'Queued': lambda member: _in_pools(member, 'queued'),
             'Seen (s)': lambda member: seen(member),
+            'Host': lambda member: member.host,
             'Version': lambda member: member.state.get('version', ''),
             'Drained by': lambda member: member.drained_by,
             'Why': lambda member: member.drained_why,
