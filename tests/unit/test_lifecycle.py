@@ -11,6 +11,7 @@ from oslo_config import cfg
 from distperiodic import exceptions
 from distperiodic import periodic
 from distperiodic.service import lifecycle
+from tests.configured import configuration
 
 HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -21,7 +22,7 @@ class Service(lifecycle.Lifecycle):
     _kind = 'service'
 
     def __init__(self, *asked, error=None):
-        super().__init__(cfg.ConfigOpts(), periodic.PeriodicTasks())
+        super().__init__(configuration(), periodic.PeriodicTasks())
         self.asked, self.error = asked, error
         self.done = []
 
@@ -33,6 +34,9 @@ class Service(lifecycle.Lifecycle):
 
     def _entry(self):
         return 'service'
+
+    def _watched(self):
+        return ()
 
     def hurry(self):
         pass

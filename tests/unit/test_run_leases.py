@@ -379,7 +379,7 @@ def test_an_at_most_once_run_is_not_retried():
     (100, 60.0), (10 ** 6, 60.0)])
 def test_pauses_double_up_to_a_cap_and_are_not_all_alike(attempt, most):
     outcomes = RunOutcomes({}, None, new_lease=str,
-                           random_=random.Random(1), throttle=None)
+                           random_=random.Random(1), throttle=None, sink=None)
     job = worlds.job('poll', retries=100, retry_backoff=2.0)
     pauses = [outcomes.pause(job, attempt) for _ in range(200)]
 
