@@ -310,6 +310,7 @@ _PURPOSE = {
     'cmd': 'the command line',
     'demo': 'distperiodic demo',
     'pytest_plugin': 'the fixture for your tests',
+    'web': 'the page',
     'service': 'the two services',
     'testing': 'a cluster in memory',
     'loading': 'classes of tasks, by their names',

@@ -41,7 +41,7 @@ _INTERRUPTED = 130
 #: The commands in the order of ``--help``. Commands of plug-ins come last.
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ('Run', ('demo', 'scheduler', 'worker')),
-    ('Check that all is well', ('status', 'top', 'doctor', 'audit')),
+    ('Check that all is well', ('status', 'top', 'web', 'doctor', 'audit')),
     ('Show runs, ticks and the reasons of missed runs', (
         'running', 'waiting', 'next', 'why', 'history', 'objects', 'dead list',
         'job list')),

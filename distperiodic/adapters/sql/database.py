@@ -76,7 +76,9 @@ class Database:
         bounded = options.get('bounded', True)
         self._watchdog: ConnectionWatchdog | None = None
         if self.dialect.waits_forever and bounded:
-            self._watchdog = ConnectionWatchdog(SILENT)
+            statement = options.get('statement')
+            self._watchdog = ConnectionWatchdog(
+                SILENT if statement is None else statement + 1)
             sa.event.listen(self._engine, 'connect', self._watchdog.connected,
                             insert=True)
         self._host_clock = self.dialect.host_clock() if bounded else None

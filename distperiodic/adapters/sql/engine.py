@@ -6,6 +6,7 @@ changes that other transactions have committed. These settings differ between
 databases, and are applied when a connection opens.
 """
 
+import math
 from typing import Any
 
 import sqlalchemy as sa
@@ -87,6 +88,13 @@ def make_engine(connection_url: str, bounded: bool = True,
     """
     url = check(connection_url, bounded)
     kind, _ = registry.SCHEMES[url.drivername]
+    if statement is not None:
+        # A server that does not answer must not last longer than a statement.
+        given = sa.make_url(connection_url).query
+        url = url.update_query_dict({
+            name: str(math.ceil(statement) + 1)
+            for name in ('connect_timeout', 'read_timeout')
+            if name in url.query and name not in given})
     engine: sa.Engine = engines.create_engine(
         url, **{'max_retries': 0, **kind.engine_options, **options})
     registry.dialect_of(engine.dialect).listen(engine, bounded, statement)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Five numbers about a group: its members, late objects, runs, failures, and
+the agreement about the ring.
+"""
+
+import collections
+from typing import TYPE_CHECKING
+from typing import NamedTuple
+
+from distperiodic.core.claim import State
+from distperiodic.operator.health import Facts
+
+if TYPE_CHECKING:
+    from distperiodic.operator.group_reader import GroupReader
+
+# Seconds for which failures count.
+_FAILED_FOR = 3600.0
+
+
+class GroupNumbers(NamedTuple):
+    """Numbers about a group. None means that a number is unknown."""
+
+    #: Live schedulers and workers, and those of them that are drained.
+    members: int | None
+    drained: int
+    #: Objects that have waited for a start for longer than their period.
+    late: int | None
+    #: Runs that are granted to workers.
+    running: int | None
+    #: Runs of periodic jobs that failed for good in the last hour.
+    failed: int | None
+    #: Schedulers that see the same members as most others do, and schedulers
+    #: whose view is known.
+    views_agree: int
+    views: int
+
+
+def of_facts(facts: Facts) -> GroupNumbers:
+    """Return the numbers that the facts about a group contain."""
+    live = [row for row in facts.members if not (
+        row.stopped or row.silent(facts.session_timeout))]
+    members: int | None = None
+    if facts.live is not None:
+        members = len(facts.live.members) + sum(
+            map(len, facts.live.workers.values()))
+    elif facts.stored:
+        members = len(live)
+    views = collections.Counter(
+        view.digest for row in live if not row.part
+        for view in [row.facts.view] if view is not None)
+    return GroupNumbers(
+        members, sum(row.drained for row in live),
+        len(facts.starving) if facts.stored and (
+            'starving' not in facts.unread) else None,
+        None, None, max(views.values(), default=0), views.total())
+
+
+def with_store(numbers: GroupNumbers, store: 'GroupReader') -> GroupNumbers:
+    """Return the numbers with those that only the store knows.
+
+    :raises StoreUnavailable: the store does not answer in time.
+    """
+    import sqlalchemy as sa
+
+    from distperiodic.adapters.sql import tables
+    lease, job, history = tables.lease, tables.job, tables.history
+    space = job.c.space == store.namespace
+    [[running]] = store.rows(
+        sa.select(sa.func.sum(lease.c.remaining))
+        .select_from(lease.join(job, job.c.id == lease.c.job))
+        .where(space, lease.c.state == State.RUNNING))
+    [[failed]] = store.rows(
+        sa.select(sa.func.sum(history.c.dead)).where(
+            history.c.job.in_(sa.select(job.c.id).where(
+                space, job.c.kind == tables.KIND)),
+            history.c.tick >= store.dialect.now
+            - round(_FAILED_FOR * 1e6)))
+    return numbers._replace(
+        running=int(running or 0), failed=int(failed or 0))

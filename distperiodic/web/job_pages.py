@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages of a job and of an object."""
+
+import argparse
+import collections
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+from distperiodic import exceptions
+from distperiodic.core import audit
+from distperiodic.core import catalogue
+from distperiodic.core import wording
+from distperiodic.operator import cells
+from distperiodic.operator import filters
+from distperiodic.operator import health
+from distperiodic.operator import object_account
+from distperiodic.operator.activity import Failing
+from distperiodic.operator.activity import Ticked
+from distperiodic.operator.lists import dead_list
+from distperiodic.operator.lists import job_list
+from distperiodic.operator.lists import run_list
+from distperiodic.operator.lists import tick_list
+from distperiodic.operator.queries import Object
+from distperiodic.web.list_pages import job_links
+from distperiodic.web.page import NotFound
+from distperiodic.web.page import Page
+from distperiodic.web.page import PageRequest
+from distperiodic.web.page import read_list
+from distperiodic.web.query_filters import BadFilter
+
+# Number of ticks in the row of ticks, of next ticks, and of rows of the lists.
+_TICKS, _NEXT, _ROWS = 60, 5, 20
+# Maximum number of failing objects that are grouped by their errors.
+_FAILING = 500
+# Seconds of history that are read if the period of a job is unknown.
+_DAY = 86400.0
+
+
+class Beat(NamedTuple):
+    """One tick in the row of ticks."""
+
+    #: Class in the style sheet, and the letter for readers without colours.
+    kind: str
+    letter: str
+    text: str
+
+
+class ErrorGroup(NamedTuple):
+    """Failing objects with the same error."""
+
+    error: str
+    number: int
+    #: Ids of some of the objects.
+    examples: Sequence[str]
+    #: Instant of the newest failure.
+    last: str
+
+
+class Step(NamedTuple):
+    """A known instant in the life of an object."""
+
+    at: str
+    what: str
+    detail: str
+    state: str
+
+
+def job(request: PageRequest, job: str) -> Page:
+    """Return the page of a job."""
+    store = request.sources.store
+    jobs = {one.name: one for one in store.jobs()}
+    if job not in jobs:
+        raise NotFound(
+            f'group {request.sources.settings.group!r} has no job {job!r} in '
+            'its database; the page of jobs lists those that schedulers have '
+            'recorded')
+    stored, now = jobs[job], store.now()
+    declared = job_list.Jobs()
+    listed = read_list(request, declared, job_links(request))
+    row = next(one for one in listed.data if one['job'] == job)
+    period = audit.period_of(stored.schedule, now)
+    window = (_DAY if period is None else 1.5 * _TICKS * period / 1e6) + 5
+    history = read_list(
+        request, tick_list.Ticks(), {}, job,
+        given=[('since', f'{window:.0f}s'), ('limit', str(_TICKS))])
+    running = read_list(
+        request, run_list.Runs(), _object_links(request), job,
+        given=[('limit', str(_ROWS))])
+    dead = read_list(
+        request, dead_list.DeadObjects(), _object_links(request), job,
+        given=[('limit', str(_FAILING))])
+    for table in history, running, dead:
+        table.hidden = 'Job',
+    history.without_zeros = True
+    found = health.concerning(
+        health.findings(request.sources.facts()), job)
+    slowest = sorted(
+        (one for one in history.found if one.ran.count),
+        key=lambda one: -one.ran.max)[:5]
+    return Page(job, 'job.html', {
+        'job': row, 'beats': [_beat(one, period) for one in reversed(
+            history.found)],
+        'next': job_list.next_ticks(stored, now, _NEXT),
+        'history': history, 'running': running, 'dead': dead,
+        'errors': _by_error(dead.found), 'findings': found,
+        'about': {one.about: request.addresses.about(one.about, [job])
+                  for one in found},
+        'slowest': slowest, 'moment': wording.second,
+        'at': wording.second(now)}, {
+            'job': row, 'next_ticks': job_list.next_ticks(
+                stored, now, _NEXT),
+            'findings': [one.shown for one in found],
+            'ticks': history.data, 'running': running.data,
+            'failing': dead.data}, 'jobs')
+
+
+def _object_links(request: PageRequest) -> Mapping[str, Any]:
+    return {'Object': lambda row: request.addresses.object(
+        row['Job'], row['Object'])}
+
+
+def _beat(tick: Ticked, period: int | None) -> Beat:
+    """Return a tick as a mark: the worst that has happened to an object."""
+    counts = tick.counts
+    late = tick.late.max if tick.late.count else None
+    kind, letter = (
+        ('lost', 'L') if counts.by_lost else
+        ('dead', 'F') if counts.dead and not counts.done else
+        ('some', 'f') if counts.dead else
+        ('late', 'S') if counts.superseded else
+        ('late', 'l') if period and late is not None and late > period else
+        ('open', 'o') if counts.open else
+        ('skipped', '-') if counts.skipped and not counts.done else
+        ('good', '.'))
+    parts = [f'{number:,} {word}' for number, word in (
+        (counts.done, 'done'), (counts.dead, 'failed'),
+        (counts.by_lost, 'lost'), (counts.superseded, 'superseded'),
+        (counts.skipped - counts.by_lost, 'skipped'), (counts.open, 'open'))
+        if number > 0]
+    text = f'{wording.second(tick.tick)}: {", ".join(parts) or "nothing due"}'
+    if late is not None:
+        text += f'; at most {late / 1e6:.1f} s late'
+    return Beat(kind, letter, text)
+
+
+def _by_error(failing: Sequence[Failing]) -> list[ErrorGroup]:
+    """Return the failing objects by their errors, the most frequent first."""
+    groups: dict[str, list[Failing]] = collections.defaultdict(list)
+    for one in failing:
+        groups[wording.one_line(one.error)].append(one)
+    return sorted((ErrorGroup(
+        error, len(some), [one.object for one in some[:5]],
+        wording.second(max(one.at for one in some)))
+        for error, some in groups.items()), key=lambda one: -one.number)
+
+
+def chosen_object(request: PageRequest, job: str) -> Page:
+    """Return the page of the object in the query string."""
+    key = request.value('object')
+    if not key:
+        raise BadFilter('no object is named; give ?object=ID')
+    return object_page(request, job, key)
+
+
+def object_page(request: PageRequest, job: str, key: str) -> Page:
+    """Return the page of an object: the answer of ``distperiodic why``."""
+    at = None
+    if request.value('at'):
+        try:
+            at = filters.since(request.value('at'))
+        except argparse.ArgumentTypeError as exc:
+            raise BadFilter(f'filter at: {exc}') from exc
+    try:
+        key = catalogue.id_of(key)
+    except exceptions.InvalidObject as exc:
+        raise NotFound(f'{key!r} cannot be the id of an object') from exc
+    found = object_account.account(request.sources, job, key, at)
+    if found.found.job is None:
+        raise NotFound(str(found.facts['answer']))
+    if found.found.claim is None:
+        raise NotFound(
+            f'object {key!r} of job {job!r}: {found.facts["answer"]}')
+    fields = {'job': job, 'object': key, **found.fields(False)}
+    facts = {name: value for name, value in found.fields(True).items()
+             if name not in ('answer', 'reason', 'findings')
+             and value not in ('', None)}
+    return Page(key, 'object.html', {
+        'job': job, 'key': key, 'answer': found.facts['answer'],
+        'reason': found.facts['reason'], 'facts': facts,
+        'findings': found.findings or [],
+        'timeline': _timeline(found.found, found.facts)},
+        dict(zip(fields, cells.known(fields.values()), strict=True)), 'jobs')
+
+
+def _timeline(found: Object, facts: Mapping[str, Any]) -> list[Step]:
+    """Return what the store knows about an object, the newest first."""
+    claim = found.claim
+    assert claim is not None
+    steps: list[tuple[int, Step]] = []
+
+    def add(at: int | None, what: str, detail: str = '',
+            state: str = '') -> None:
+        if at is not None:
+            steps.append((at, Step(
+                wording.second(at), what, detail, state)))
+    for one in found.failed:
+        add(one.tick, 'tick failed for good',
+            f'attempt {one.attempt}'
+            + (f' on {one.worker}' if one.worker else '')
+            + f': {wording.one_line(one.error)}', 'dead')
+    failed = {one.tick for one in found.failed}
+    if found.previous is not None and found.previous not in failed:
+        add(found.previous, 'tick before')
+    if claim.tick not in failed or claim.state.value != 'dead':
+        add(claim.tick, 'last tick', ', '.join(filter(None, [
+            f'attempt {found.attempt}' if found.attempt else '',
+            f'on {found.worker}' if found.worker else '',
+            f'fence {found.fence}'])), claim.state.value)
+    if claim.skipped and claim.skipped_by:
+        add(claim.settled, f'skipped by {claim.skipped_by.value}',
+            found.skip_reason, 'skipped')
+    add(found.served, 'last success', '', 'done')
+    add(claim.since, 'listed in the catalogue')
+    following = facts.get('next tick')
+    steps.sort(key=lambda one: -one[0])
+    ahead = [Step(str(following), 'next tick', '', '')] if following else []
+    return ahead + [step for _, step in steps]

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server of ``distperiodic web``, which serves the page alone."""
+
+import contextlib
+import ipaddress
+import signal
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from typing import Any
+
+from distperiodic import exceptions
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
+
+# Number of requests that are answered at once. Each needs a connection to the
+# store.
+_THREADS = 4
+
+
+def address(text: str) -> tuple[str, int]:
+    """Parse an address, such as ``127.0.0.1:8088`` or ``[::1]:8088``.
+
+    :raises ConfigError: the text is no address.
+    """
+    host, colon, port = text.rpartition(':')
+    host = host.removeprefix('[').removesuffix(']')
+    if not (colon and host and port.isascii() and port.isdigit()
+            and int(port) <= 65535):
+        raise exceptions.ConfigError(
+            f'--listen {text!r} is no address; give HOST:PORT, such as '
+            '127.0.0.1:8088')
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only processes of this host can connect to *host*."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == 'localhost'
+
+
+def serve(application: 'WSGIApplication', host: str, port: int,
+          started: Callable[[str], None]) -> None:
+    """Serve the page until SIGINT or SIGTERM.
+
+    :param started: Called with the URL of the page, when it can be opened.
+    :raises ConfigError: the package of the server is not installed, or the
+        address cannot be used.
+    """
+    try:
+        from waitress import server
+    except ImportError as exc:
+        raise exceptions.ConfigError(
+            'the page needs the Python module waitress, which is not '
+            "installed; install it with: pip install 'distperiodic[web]'"
+        ) from exc
+    try:
+        created: Any = server.create_server(
+            application, host=host, port=port, threads=_THREADS,
+            ident='distperiodic', clear_untrusted_proxy_headers=True)
+    except (OSError, ValueError) as exc:
+        reason = getattr(exc, 'strerror', None) or exc
+        raise exceptions.ConfigError(
+            f'--listen {host}:{port}: {reason}; give another address, such '
+            'as --listen 127.0.0.1:8089') from exc
+    signal.signal(signal.SIGTERM, _stop)
+    at = f'[{host}]' if ':' in host else host
+    started(f'http://{at}:{_port(created)}/')
+    created.run()
+
+
+def _stop(number: int, frame: object) -> None:
+    raise SystemExit(0)
+
+
+def _port(created: Any) -> int:
+    """Return the port, which the system has chosen if 0 was given."""
+    listening: socket.socket | None = getattr(created, 'socket', None)
+    return int(created.effective_listen[0][1] if listening is None
+               else listening.getsockname()[1])

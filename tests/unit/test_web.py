@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page: its addresses, its answers, and texts that a browser could obey.
+"""
+
+import html
+import json
+import re
+import shutil
+import socket
+import sys
+import urllib.parse
+
+import pytest
+from werkzeug.test import Client
+
+from distperiodic import exceptions
+from distperiodic import opts
+from distperiodic import web
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.core.claim import Failure
+from distperiodic.ports import NO_TIMES
+from distperiodic.web import server
+from distperiodic.web import site
+from tests import claiming
+from tests.configured import configuration
+
+SECOND = 1_000_000
+#: Addresses of pages that need no row.
+PLAIN = ('/', '/jobs', '/tasks', '/queues', '/pools', '/partitions',
+         '/members', '/events')
+HOSTILE = (
+    '<script>alert(1)</script>', '"onmouseover="alert(1)', 'a/b%2fc?d#e',
+    '/etc/passwd', '..', '.', '\u202eevil', 'h\x1b]0;owned\x07\r\nx', '%',
+    "{{ 7 * 7 }}", 'x' * 255, ' blank ', 'objects/objects')
+
+
+class Group:
+    """A group in a SQLite file, and its page."""
+
+    def __init__(self, url, conf, client):
+        self.url = url
+        conf.set_override('connection', url, opts.GROUP)
+        self.store = SqlClaimStore(self.url, namespace='tests')
+        self.now = self.store.now() // SECOND * SECOND
+        self.client = client
+
+    def run(self, job, *objects, dead=(), ago=5):
+        """Run objects for a tick in the past."""
+        tick = self.now - ago * SECOND
+        claiming.claim(self.store, job, tick, objects, lease='l',
+                       holder='api', seconds=60.0, supersede=False)
+        self.store.start(job, tick, objects, lease='l', into='r',
+                         holder='w-1', seconds=60.0)
+        self.store.finish(job, tick, [o for o in objects if o not in dead],
+                          lease='r', times=NO_TIMES)
+        self.store.fail(job, tick, [
+            Failure(key, f'{key} is ill') for key in dead], lease='r',
+            into=None)
+
+    def get(self, path, **more):
+        return self.client.get(path, **more)
+
+    def text(self, path):
+        answer = self.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+
+@pytest.fixture(scope='module')
+def empty(tmp_path_factory):
+    """Return a database file with empty tables, to copy."""
+    file = tmp_path_factory.mktemp('page') / 'claims.sqlite'
+    schema.sync(f'sqlite:///{file}')
+    return file
+
+
+@pytest.fixture(scope='module')
+def page():
+    """Return a configuration, and a client of its page.
+
+    The templates are compiled once.
+    """
+    conf = configuration(group='tests')
+    return conf, Client(web.application(conf))
+
+
+@pytest.fixture
+def group(tmp_path, empty, page):
+    made = Group(f'sqlite:///{shutil.copy(empty, tmp_path)}', *page)
+    yield made
+    made.store.close()
+
+
+def hrefs(text):
+    """Return the addresses in a page."""
+    return [html.unescape(one) for one in re.findall(
+        r'(?:href|src|action)="([^"]*)"', text)]
+
+
+@pytest.mark.parametrize('path', [*PLAIN, '/jobs/poll',
+                                  '/jobs/poll/objects/b'])
+def test_a_page_answers_and_forbids_foreign_content(group, path):
+    group.run('poll', 'a', 'b', dead=['b'])
+    answer = group.get(path)
+
+    assert answer.status_code == 200
+    assert "default-src 'none'" in answer.headers['Content-Security-Policy']
+    assert 'unsafe' not in answer.headers['Content-Security-Policy']
+    assert answer.headers['X-Content-Type-Options'] == 'nosniff'
+    assert answer.headers['Referrer-Policy'] == 'no-referrer'
+    assert 'Set-Cookie' not in answer.headers
+    # The policy forbids scripts and styles within the page.
+    assert not re.search(r'<style|<script(?! src=)|[ "]style=|[ "]on\w+="',
+                         answer.text)
+
+
+@pytest.mark.parametrize('path', [*PLAIN, '/jobs/poll'])
+def test_a_page_has_a_twin_for_programs(group, path):
+    group.run('poll', 'a')
+
+    assert group.get(f'/api{path}').is_json
+
+
+def test_the_addresses_begin_with_the_prefix_of_the_page(group):
+    group.run('poll', 'a', 'b', dead=['b'])
+    for path in (*PLAIN, '/jobs/poll'):
+        text = group.get(path, base_url='http://host/per%20iodic').text
+        found = [one for one in hrefs(text) if not one.startswith(('#', '?'))]
+
+        assert len(found) > 8
+        assert [one for one in found
+                if not one.startswith('/per%20iodic/')] == []
+
+
+def test_each_link_of_the_first_page_can_be_opened(group):
+    group.run('poll', 'a', 'b', dead=['b'])
+    paths = {one for one in hrefs(group.text('/'))
+             if one.startswith('/') and 'static' not in one}
+
+    assert '/jobs/poll/objects/b' in paths
+    assert {path: group.get(path).status_code for path in paths
+            if path != '/ring'} == dict.fromkeys(paths - {'/ring'}, 200)
+
+
+@pytest.mark.parametrize('key', HOSTILE)
+def test_a_hostile_id_is_text_and_can_be_opened(group, key):
+    group.run('poll', key, dead=[key])
+    links = [one for one in hrefs(group.text('/jobs/poll'))
+             if '/objects/' in one or 'object=' in one]
+    texts = [group.text(one) for one in ['/', *links]]
+
+    assert len(links) >= 2
+    for text in texts:
+        assert '<script>alert' not in text
+        assert not re.search('[\x00-\x09\x0b-\x1f\x7f\u202e]', text)
+        assert '49' not in re.findall(r'<bdi>(.*?)</bdi>', text)
+    for link in links:
+        assert json.loads(group.text(f'/api{link}'))['object'] == key
+
+
+@pytest.mark.parametrize(('path', 'status', 'why'), [
+    ('/jobs/none', 404, "no job 'none'"),
+    ('/jobs/poll/objects/none', 404, "object 'none' of job 'poll'"),
+    ('/jobs/none/objects/a', 404, "job 'none' is not in the store"),
+    ('/jobs/poll/objects', 400, '?object=ID'),
+    ('/tasks/none', 404, "no task 'none'"),
+    ('/tasks?status=late', 400, "status is 'late'"),
+    ('/tasks?limit=0', 400, "filter limit: '0' cannot be used"),
+    ('/tasks?limit=5000', 400, 'from 1 to 1000'),
+    ('/tasks?stuck=1&status=failed', 400, 'not allowed with'),
+    ('/tasks?after=none', 404, "none"),
+    ('/events?since=soon', 400, "filter since: 'soon' cannot be used"),
+    ('/events?since=2999-01-01', 400, 'is in the future'),
+    ('/jobs?tasks=os:system', 400, "no filter 'tasks'"),
+    ('/pools?limit=3', 400, 'the filters are: none'),
+    ('/jobs/poll/objects/a?at=soon', 400, "filter at: 'soon'"),
+    ('/none', 404, "/none'"), ('/ring', 503, 'backend_url')])
+def test_an_error_is_one_clear_line(group, path, status, why):
+    group.run('poll', 'a')
+    page, twin = group.get(path), group.get(f'/api{path}')
+
+    assert (page.status_code, twin.status_code) == (status, status)
+    assert twin.json.keys() == {'error'}
+    assert why in twin.json['error']
+    [shown] = re.findall(r'role="alert">(.*?)</p>', page.text)
+    assert why in html.unescape(shown)
+
+
+def test_the_page_only_reads(group):
+    assert {group.client.post(path).status_code
+            for path in ('/', '/jobs', '/api/', '/tasks/x')} == {405}
+
+
+def test_an_empty_field_of_a_form_is_no_filter(group):
+    assert group.get('/tasks?status=&type=&queue=&limit=&after='
+                     ).status_code == 200
+
+
+def test_a_filter_in_the_address_is_in_the_form(group):
+    text = group.text('/tasks?type=%3Cb%3E&stuck=1')
+
+    assert 'name="type" value="&lt;b&gt;"' in text
+    assert re.search(r'name="stuck" value="1" checked', text)
+    assert "No task with status &#39;stuck&#39; of type" in text
+
+
+def test_the_page_polls_only_if_the_address_has_poll(group):
+    assert 'id="poll"' not in group.text('/jobs')
+    assert 'id="poll" data-seconds="10"' in group.text('/jobs?poll=10')
+
+
+def test_a_store_that_is_away_is_a_finding_and_the_page_answers(tmp_path):
+    client = Client(web.application(configuration(
+        connection=f'sqlite:///{tmp_path}/none.sqlite', group='tests')))
+    page, twin = client.get('/'), client.get('/api/')
+
+    assert page.status_code == 200
+    assert [one['code'] for one in twin.json['findings']] == [
+        'store-unavailable']
+    assert twin.json['numbers']['late'] is None
+    assert page.text.count('<dd>unknown</dd>') >= 3
+    assert client.get('/jobs').status_code == 503
+
+
+def test_an_unexpected_error_is_logged_and_not_shown(
+        group, monkeypatch, caplog):
+    def fails(request):
+        raise RuntimeError('secret')
+    monkeypatch.setattr(site, 'PAGES', {'/': fails})
+    client = Client(web.application(configuration(
+        connection=group.url, group='tests')))
+    answer = client.get('/')
+
+    assert answer.status_code == 500
+    assert 'secret' not in answer.text
+    assert 'page failed: address=' in caplog.text
+
+
+def test_the_ticks_of_a_job_are_marked_by_the_worst_outcome(group):
+    group.run('poll', 'a', 'b', ago=30)
+    group.run('poll', 'a', 'b', dead=['b'], ago=20)
+    group.run('poll', 'a', 'b', dead=['a', 'b'], ago=10)
+
+    assert re.findall(r'<li class="(\w+)" title="[^"]*: (\d[^"]*)"',
+                      group.text('/jobs/poll')) == [
+        ('good', '2 done'), ('some', '1 done, 1 failed'),
+        ('dead', '2 failed')]
+
+
+def test_failing_objects_are_grouped_by_their_error(group):
+    group.run('poll', 'a', 'b', dead=['a', 'b'])
+    text = group.text('/jobs/poll')
+
+    assert [html.unescape(one) for one in re.findall(
+        '<code>(.*?)</code>', text)] == ['a is ill', 'b is ill']
+
+
+def test_without_the_extra_the_error_names_it(monkeypatch):
+    monkeypatch.delitem(sys.modules, 'distperiodic.web.site')
+    monkeypatch.delattr(web, 'site')
+    monkeypatch.setitem(sys.modules, 'flask', None)
+
+    with pytest.raises(exceptions.ConfigError,
+                       match=r"pip install 'distperiodic\[web\]'"):
+        web.application(configuration())
+
+
+@pytest.mark.parametrize(('text', 'address'), [
+    ('127.0.0.1:8088', ('127.0.0.1', 8088)), ('[::1]:80', ('::1', 80)),
+    ('localhost:0', ('localhost', 0))])
+def test_an_address_has_a_host_and_a_port(text, address):
+    assert server.address(text) == address
+    assert server.is_loopback(address[0])
+
+
+@pytest.mark.parametrize('text', [
+    '8088', ':8088', 'host', 'host:', 'host:http', 'host:70000', ''])
+def test_another_address_is_refused(text):
+    with pytest.raises(exceptions.ConfigError, match='is no address'):
+        server.address(text)
+
+
+def test_a_port_in_use_is_one_clear_line():
+    with socket.create_server(('127.0.0.1', 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(exceptions.ConfigError,
+                           match=f'--listen 127.0.0.1:{port}: Address alr'):
+            server.serve(lambda environ, start: [], '127.0.0.1', port, print)
+
+
+def test_a_name_in_an_address_is_encoded_once(group):
+    group.run('poll', 'a/b')
+
+    assert f'/jobs/poll/objects/{urllib.parse.quote("a/b", safe="")}' in str(
+        site.Addresses('').object('poll', 'a/b'))
