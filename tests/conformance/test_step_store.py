@@ -34,6 +34,8 @@ from distperiodic.core.context import Context
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.standby import Active
 from distperiodic.core.standby import Role
+from distperiodic.core.telemetry import QueueHalted
+from distperiodic.core.telemetry import TaskMoved
 from distperiodic.core.workflow import ENDED
 from distperiodic.core.workflow import Status
 from tests.configured import configuration
@@ -68,7 +70,8 @@ class Board:
     def __init__(self, url):
         self.url = url
         self.group = f'tests-{uuid.uuid4().hex[:8]}'
-        self.outcomes = collections.Counter()
+        #: Moves of tasks and halts of queues that the stores report.
+        self.events = []
         self.store = self.another_store()
         self.client = tasks.Client(
             configuration(connection=url, group=self.group),
@@ -76,12 +79,15 @@ class Board:
 
     def another_store(self):
         return SqlClaimStore(self.url, namespace=self.group,
-                             report=self.moved)
+                             report=self.events.append)
 
-    def moved(self, event):
-        """Count the tasks that have ended or become stuck."""
-        if event.status in (*ENDED, Status.STUCK):
-            self.outcomes[event.status] += 1
+    @property
+    def outcomes(self):
+        """Numbers of the tasks that have ended or become stuck."""
+        return collections.Counter(
+            event.status for event in self.events
+            if isinstance(event, TaskMoved)
+            and event.status in (*ENDED, Status.STUCK))
 
     def take(self, ids=None, store=None, into=None, **jobs):
         return (store or self.store).steps.take(
@@ -877,6 +883,20 @@ def test_a_rollback_gets_the_losses_of_a_command(board):
     assert failure_of(board, id_).startswith('a.run: lost with')
 
 
+def test_a_store_reports_each_move_of_a_task_once(board):
+    id_ = board.client.submit('two')
+    board.run()
+    board.run(error='ill')
+    while board.run():
+        pass
+
+    moves = [(event.status, event.step) for event in board.events]
+    assert moves == [('running', 1), ('rolling_back', 1),
+                     ('rolling_back', 0), ('failed', 0)]
+    assert {(event.task, event.type) for event in board.events} == {
+        (id_, 'two')}
+
+
 def test_a_store_counts_the_tasks_that_end_or_become_stuck(board):
     for _ in 'abc':
         board.client.submit('once')
@@ -1302,6 +1322,9 @@ def test_a_queue_halts_or_goes_on_after_a_failure(board):
     assert [one.object for one in lease.claims] == [ids['brave'][1]]
     [careful] = board.client.queues('careful')
     assert careful.halted_by == ids['careful'][0]
+    assert [event for event in board.events
+            if isinstance(event, QueueHalted)] == [
+                QueueHalted('careful', ids['careful'][0])]
     assert board.client.resume_queue('careful')
     [lease] = board.take()
     assert [one.object for one in lease.claims] == [ids['careful'][1]]
