@@ -22,11 +22,13 @@ from distperiodic.core import workflow
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import Failure
+from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import Lease
 from distperiodic.core.claim import State
 from distperiodic.core.claim_request import ClaimRequest
 from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import SkipRequest
+from distperiodic.core.claim_request import TakeOverRequest
 from distperiodic.core.control import Found
 from distperiodic.core.control import Me
 from distperiodic.core.control import MemberOutcome
@@ -146,14 +148,12 @@ NO_TIMES = RunTimes()
 class EndedSteps(NamedTuple):
     """Runs of one command that have ended, all granted in one lease."""
 
-    job: str
-    tick: int
+    lease: HeldLease
     #: Tasks whose command has succeeded, each with the JSON text of the
     #: command's result, or None.
     done: Mapping[str, str | None]
     #: Tasks whose command has failed, each with its error.
     failed: Mapping[str, str]
-    lease: str
     #: As in :meth:`ClaimStore.finish`.
     times: RunTimes = NO_TIMES
 
@@ -167,12 +167,8 @@ class Proceed(NamedTuple):
 
     #: Jobs of the commands that may be granted.
     jobs: Collection[str]
-    #: Prefix of the names of the new leases: ``<into>.0``, ``<into>.1``...
-    into: str
-    #: Holder of the new leases.
-    holder: str
-    #: Seconds until the leases expire.
-    seconds: float
+    #: The new leases; see :meth:`.NewLease.parts`.
+    into: NewLease
     #: Worker that must still be the active worker of its partition; otherwise
     #: nothing is granted. None disables the check.
     active: Active | None = None
@@ -206,9 +202,8 @@ class StepStore(Protocol):
         :class:`ClaimStore`.
     """
 
-    def take(self, rooms: Sequence[Mapping[str, int]], *,
-             tasks: Sequence[str] | None, into: str, holder: str,
-             seconds: float) -> list[Lease]:
+    def take(self, rooms: Sequence[Mapping[str, int]],
+             tasks: Sequence[str] | None, into: NewLease) -> list[Lease]:
         """Claim ready steps.
 
         Steps of tasks with a higher priority are claimed first. Among steps of
@@ -221,10 +216,7 @@ class StepStore(Protocol):
         :param tasks: Tasks whose steps may be claimed. If a task has no ready
             step, the step of the head of its queue may be claimed instead.
             None means all tasks.
-        :param into: Prefix of the names of the new leases: ``<into>.0``,
-            ``<into>.1``...
-        :param holder: Holder of the new leases.
-        :param seconds: Seconds until the leases expire.
+        :param into: The new leases; see :meth:`.NewLease.parts`.
         :returns: The leases, each with claims of one command.
         """
 
@@ -536,21 +528,20 @@ class ClaimStore(Protocol):
             If no claim is acquired, no lease is created.
         """
 
-    def start(self, job: str, tick: int, objects: Sequence[str], *,
-              lease: str, into: str, holder: str, seconds: float,
+    def start(self, lease: HeldLease, objects: Sequence[str], into: NewLease,
               active: Active | None = None) -> list[Claim]:
-        """Grant *holder* the runs of *objects* whose claims wait in *lease*.
+        """Grant the runs of *objects* whose claims wait in *lease*.
 
-        :param into: Name of the new lease for the granted runs. If another
-            process holds a lease with this name, no run is granted.
+        :param into: Lease for the granted runs. If another process holds a
+            lease with this name, no run is granted.
         :param active: Worker that must still be the active worker of its
             partition when the transaction commits; otherwise no run is
             granted. None disables the check.
         :returns: The granted claims, in the order of *objects*.
         """
 
-    def finish(self, job: str, tick: int, objects: Sequence[str], *,
-               lease: str, times: RunTimes = NO_TIMES) -> set[str]:
+    def finish(self, lease: HeldLease, objects: Sequence[str],
+               times: RunTimes = NO_TIMES) -> set[str]:
         """Record that runs in *lease* succeeded, and return their objects.
 
         The call ignores an object whose run is not in *lease*, and leaves the
@@ -560,24 +551,21 @@ class ClaimStore(Protocol):
             together with the result of a run, if the call records any.
         """
 
-    def fail(self, job: str, tick: int, failures: Sequence[Failure],
-             *, lease: str, into: str | None, seconds: float = 0.0,
-             holder: str = '', times: RunTimes = NO_TIMES) -> set[str]:
+    def fail(self, lease: HeldLease, failures: Sequence[Failure],
+             into: NewLease | None, times: RunTimes = NO_TIMES) -> set[str]:
         """Record that runs in *lease* have failed.
 
-        :param into: Name of the new lease, in which the claims wait for a
-            retry. None makes the claims dead. Dead claims are kept for an
-            operator.
-        :param seconds: Seconds until the retry is due.
-        :param holder: The process that may take over the retry first. Empty
-            means any process.
+        :param into: Lease in which the claims wait for a retry. It expires
+            when the retry is due. Its holder is the process that may take over
+            the retry first; empty means any process. None makes the claims
+            dead. Dead claims are kept for an operator.
         :param times: As in :meth:`finish`.
         :returns: Objects whose failure was recorded. A failure is not recorded
             if the handler has already ended the run in its own transaction.
         """
 
-    def save_progress(self, job: str, progress: Mapping[str, str], *,
-                      lease: str) -> None:
+    def save_progress(self, lease: HeldLease,
+                      progress: Mapping[str, str]) -> None:
         """Save the progress of runs in *lease*.
 
         The store keeps the progress until the object is claimed for a later
@@ -586,23 +574,21 @@ class ClaimStore(Protocol):
         :param progress: JSON text of the progress, by object.
         """
 
-    def load_progress(self, job: str, objects: Sequence[str], *,
-                      lease: str) -> dict[str, str]:
+    def load_progress(self, lease: HeldLease,
+                      objects: Sequence[str]) -> dict[str, str]:
         """Return the saved progress of the *objects* that run in *lease*.
 
         :returns: JSON text by object. Objects without progress are left out.
         """
 
-    def reclaim(self, job: str, tick: int, objects: Sequence[str], *,
-                leases: Sequence[str], into: str, holder: str,
-                seconds: float, count_attempt: bool = True) -> list[Claim]:
+    def reclaim(self, leases: Sequence[HeldLease], objects: Sequence[str],
+                into: NewLease, *, count_attempt: bool = True) -> list[Claim]:
         """Reclaim the *objects* that wait or run in *leases*.
 
         Each claim gets a new fence, and its old fence becomes void.
 
-        :param into: Name of the new lease, in which the claims wait.
-        :param holder: Holder of the new lease.
-        :param seconds: Seconds until the new lease expires.
+        :param leases: Leases of one job and tick.
+        :param into: Lease in which the claims wait afterwards.
         :param count_attempt: True means that the granted runs may have
             started. The call then increases their number of attempts, and
             leaves out each run that an open transaction of its handler is
@@ -628,33 +614,20 @@ class ClaimStore(Protocol):
         change.
         """
 
-    def take_over_expired(self, jobs: Sequence[str], *, into: str, holder: str,
-                          seconds: float, gone: Sequence[str], limit: int,
-                          silence_timeout: float = 0.0,
-                          retry_after: float = 0.0) -> list[Lease]:
+    def take_over_expired(self, request: TakeOverRequest,
+                          into: NewLease) -> list[Lease]:
         """Take over expired leases, and leases whose holder is gone.
 
         The leases that expired first are taken over first. Claims that ran or
         waited for a retry begin their next attempt. The lease of claims that
         wait for a retry expires when the retry is due. From then on, the
         process for which the retry is kept may take the lease over; other
-        processes may do so *retry_after* seconds later, or at once if this
+        processes may do so ``retry_after`` seconds later, or at once if this
         process is gone. So the attempt usually waits in the same line as the
         other objects of its owner.
 
-        :param jobs: Jobs whose leases may be taken over.
-        :param into: Prefix of the new names: ``<into>.0``, ``<into>.1``...
-        :param holder: New holder of the leases.
-        :param seconds: Seconds until the leases expire under the new holder.
-        :param gone: Holders that are known to have left the group.
-        :param limit: Maximum number of leases.
-        :param silence_timeout: Seconds from the last renewal of a lease until
-            the lease is taken over from a holder that is gone. The delay is
-            needed because the holder may be alive, and only cut off from the
-            other members. To compute the time of the last renewal, the store
-            assumes that the renewal extended the lease by *seconds*.
-        :param retry_after: Seconds for which a retry that is due is left to
-            another process.
+        :param into: The leases under their new names and their new holder;
+            see :meth:`.NewLease.parts`.
         """
 
     def holders(self, jobs: Sequence[str]) -> set[str]:
@@ -662,8 +635,8 @@ class ClaimStore(Protocol):
         retries are kept.
         """
 
-    def discard(self, job: str, tick: int, objects: Sequence[str], *,
-                lease: str, ending: State, reason: str = '') -> int:
+    def discard(self, lease: HeldLease, objects: Sequence[str],
+                ending: State, reason: str = '') -> int:
         """End claims that wait in *lease* and will not run.
 
         :param ending: Final state of the claims: skipped, superseded,

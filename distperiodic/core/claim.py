@@ -233,6 +233,14 @@ class Claimed(NamedTuple):
     unlisted: tuple[str, ...] = ()
 
 
+class HeldLease(NamedTuple):
+    """A lease in which claims of one job and tick are held."""
+
+    id: str
+    job: str
+    tick: int
+
+
 class Lease(NamedTuple):
     """A lease that the caller has acquired, with its claims."""
 
@@ -242,6 +250,11 @@ class Lease(NamedTuple):
     claims: list[Claim]
     #: State of the claims before the caller acquired them.
     was: State
+
+    @property
+    def held(self) -> HeldLease:
+        """The lease without its claims, as the argument of a call."""
+        return HeldLease(self.id, self.job, self.tick)
 
 
 class Failure(NamedTuple):
@@ -304,8 +317,3 @@ def granted_lease(lease: str, batch: str) -> str:
     :param batch: Id of the batch.
     """
     return f'{lease}.{batch}'
-
-
-def names_of_leases(into: str, number: int) -> list[str]:
-    """Return the names of the *number* leases that one call creates."""
-    return [f'{into}.{n}' for n in range(number)]

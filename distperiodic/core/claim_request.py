@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to claim or to skip objects for a tick, and the decision about each
-object of a claim.
+"""Requests to claim or to skip objects for a tick and to take over leases, and
+the decision about each object of a claim.
 
 All stores decide with :func:`decide`. A store in a database also has
 statements that claim many objects at once, without reading their rows. These
@@ -8,12 +8,15 @@ statements claim only objects for which the decision is CLAIM or SUPERSEDE.
 """
 
 import enum
+import itertools
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import UNBOUNDED
+from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
@@ -50,6 +53,17 @@ class NewLease(NamedTuple):
     holder: str
     #: Seconds until the lease expires.
     seconds: float
+
+    def of(self, job: str, tick: Instant) -> HeldLease:
+        """Return the lease, once it holds claims of *job* for *tick*."""
+        return HeldLease(self.id, job, tick)
+
+    def parts(self) -> 'Iterator[NewLease]':
+        """Yield the leases of a call that may create several.
+
+        Their names are ``<id>.0``, ``<id>.1``...
+        """
+        return (self._replace(id=f'{self.id}.{n}') for n in itertools.count())
 
 
 class ClaimRequest(NamedTuple):
@@ -135,6 +149,25 @@ class SkipRequest(NamedTuple):
     def claimable_from(self) -> Instant:
         """Instant from which all *objects* may be skipped."""
         return self.tick if self.due_at is None else self.due_at
+
+
+class TakeOverRequest(NamedTuple):
+    """Request to take over expired leases, and leases whose holder is gone."""
+
+    #: Jobs whose leases may be taken over.
+    jobs: Sequence[str]
+    #: Holders that are known to have left the group.
+    gone: Sequence[str]
+    #: Maximum number of leases.
+    limit: int
+    #: Seconds from the last renewal of a lease until the lease is taken over
+    #: from a holder that is gone. The delay is needed because the holder may
+    #: be alive, and only cut off from the other members. To compute the time
+    #: of the last renewal, the store assumes that the renewal extended the
+    #: lease by the seconds of the new lease.
+    silence_timeout: float = 0.0
+    #: Seconds for which a retry that is due is left to another process.
+    retry_after: float = 0.0
 
 
 class Decision(enum.Enum):

@@ -34,7 +34,9 @@ from distperiodic.core import telemetry
 from distperiodic.core import workflow
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Failure
+from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import granted_lease
+from distperiodic.core.claim_request import NewLease
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.member import holder_of
@@ -158,7 +160,8 @@ class Grant:
         #: At first, the batch as it arrived. After the grant, the granted
         #: batch, which contains only the granted runs.
         self.batch = batch
-        self.lease = lease or granted_lease(batch.lease, batch.id)
+        self.lease = HeldLease(lease or granted_lease(batch.lease, batch.id),
+                               batch.job, batch.tick)
         self.holder = holder_of(batch.worker)
         #: The last successful request that created or renewed the lease. The
         #: duration of the lease counts from the time of this request.
@@ -287,7 +290,7 @@ class RunOutcomes:
         errors = {batch.objects[i]: error for i, error in failed}
         advanced = yield from call_steps(
             self._calls, ports.StepStore.advance, ports.EndedSteps(
-                batch.job, batch.tick, results, errors, grant.lease, times),
+                grant.lease, results, errors, times),
             into=into, pause=functools.partial(self.pause, job),
             proceed=proceed)
         late = []
@@ -313,8 +316,8 @@ class RunOutcomes:
         """
         batch = grant.batch
         counted = yield from call(
-            self._calls, ports.ClaimStore.finish, batch.job, batch.tick,
-            [batch.objects[i] for i in done], lease=grant.lease, times=times)
+            self._calls, ports.ClaimStore.finish, grant.lease,
+            [batch.objects[i] for i in done], times)
         report.done = [grant.indexes[i] for i in done
                        if batch.objects[i] in counted]
         if len(report.done) < len(done):
@@ -385,20 +388,17 @@ class RunOutcomes:
         failures = [Failure(batch.objects[i], error,
                             report.tracebacks.get(i, ''))
                     for i, error in failed]
-        into = None if pause is None else self._new_lease()
+        into = None if pause is None else NewLease(
+            self._new_lease(), holder_of(batch.sender), pause)
 
         def fail(store: ports.ClaimStore) -> tuple[set[str], set[str]]:
-            counted = store.fail(
-                batch.job, batch.tick, failures, lease=grant.lease,
-                into=into, seconds=pause or 0.0,
-                holder=holder_of(batch.sender), times=times)
+            counted = store.fail(grant.lease, failures, into, times)
             others = [failure.object for failure in failures
                       if failure.object not in counted]
             # A handler may end its run in its own transaction, and raise an
             # exception afterwards. Such a run has succeeded.
             return counted, store.finish(
-                batch.job, batch.tick, others,
-                lease=grant.lease) if others else set()
+                grant.lease, others) if others else set()
 
         counted, done = yield from perform(self._calls, fail)
         pairs = [(grant.indexes[i], error) for i, error in failed
@@ -620,9 +620,8 @@ class RunLeases:
         """
         batch = grant.batch
         claims = store.start(
-            batch.job, batch.tick, batch.objects, lease=batch.lease,
-            into=grant.lease, holder=grant.holder, seconds=self._lease,
-            active=active)
+            HeldLease(batch.lease, batch.job, batch.tick), batch.objects,
+            NewLease(grant.lease.id, grant.holder, self._lease), active)
         if active is not None and not claims:
             assert store.partitions is not None
             if not store.partitions.is_in_force(active):
@@ -644,8 +643,7 @@ class RunLeases:
         again = [claim.object for claim in granted if claim.attempt > 1]
         return _Loaded(
             store.steps.load([claim.object for claim in granted]),
-            store.load_progress(job, again, lease=grant.lease)
-            if again else {})
+            store.load_progress(grant.lease, again) if again else {})
 
     def _ended(self, job: str, runs: int) -> None:
         """Record that *runs* runs of *job* ended, and start waiting batches.
@@ -728,7 +726,7 @@ class RunLeases:
                 batch = dataclasses.replace(batch, progress=(
                     yield from call(
                         self._store, ports.ClaimStore.load_progress,
-                        batch.job, retries, lease=grant.lease)))
+                        grant.lease, retries)))
             self._beginning -= 1
         self._execute(grant, granted, batch)
 
@@ -751,8 +749,8 @@ class RunLeases:
         active = None if self._elected is None else self._elected.active()
         if active is None and self._elected is not None:
             return None
-        return ports.Proceed(commands, self._new_lease(),
-                             holder_of(ended.worker), self._lease, active)
+        return ports.Proceed(commands, NewLease(
+            self._new_lease(), holder_of(ended.worker), self._lease), active)
 
     def _proceed(self, ended: message.Batch, request: LeaseRequest,
                  advanced: ports.Advanced) -> None:
@@ -857,7 +855,7 @@ class RunLeases:
         None means that the batch does not run, or that its lease was lost.
         """
         grant = self._grants.get(_key(batch.sender, batch.id))
-        return None if grant is None or grant.is_lost else grant.lease
+        return None if grant is None or grant.is_lost else grant.lease.id
 
     def reported(self, report: message.Report, to_entry: str) -> None:
         """Record the outcomes of granted runs, and then send a report.
@@ -975,12 +973,11 @@ class RunLeases:
         """
         returned = [i for i in indexes if grant.take(i)]
         if returned and self._shared:
-            batch, into = grant.batch, self._new_lease()
-            keys = [batch.objects[i] for i in returned]
             start(call(
-                self._returns, ports.ClaimStore.reclaim, batch.job, batch.tick,
-                keys, leases=[grant.lease], into=into, holder='',
-                seconds=seconds, count_attempt=False))
+                self._returns, ports.ClaimStore.reclaim, [grant.lease],
+                [grant.batch.objects[i] for i in returned],
+                NewLease(self._new_lease(), '', seconds),
+                count_attempt=False))
         return returned
 
     def _save(self, grant: Grant) -> Procedure[None]:
@@ -995,7 +992,7 @@ class RunLeases:
             with contextlib.suppress(CallFailed):
                 yield from call(
                     self._store, ports.ClaimStore.save_progress,
-                    grant.batch.job, progress, lease=grant.lease)
+                    grant.lease, progress)
         grant.saving = False
 
     def renew(self) -> None:
@@ -1027,13 +1024,13 @@ class RunLeases:
                     for worker in {grant.batch.worker for grant in grants}}
 
         held = yield from self._keeper.renew(
-            holder, [grant.lease for grant in grants])
+            holder, [grant.lease.id for grant in grants])
         if held is None:
             return
         for grant in grants:
             if grant.is_lost:
                 continue
-            if grant.lease in held:
+            if grant.lease.id in held:
                 grant.request = requests[grant.batch.worker]
                 grant.until = now + self._lease * (1.0 - _MARGIN)
             else:

@@ -27,6 +27,7 @@ from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 from distperiodic.core.claim_request import ClaimRequest
+from distperiodic.core.claim_request import NewLease
 from distperiodic.core.pruning import Ages
 from distperiodic.operator.group_reader import GroupStore
 
@@ -103,7 +104,8 @@ def _requeue(store: GroupStore, number: int, tick: int,
                 {'of_tick': tick, 'into': name})
         if back:
             sql_history.count(tx, number, tick, '', dead=-len(back))
-            tx.make(name, State.CLAIMED, number, tick, list(back), '', 0.0)
+            tx.make(NewLease(name, '', 0.0), State.CLAIMED, number, tick,
+                    list(back))
         return len(back)
     return run_once(
         store.database, store.dialect.once(Statements), work,
@@ -179,8 +181,8 @@ def _trigger(store: GroupStore, job: str, number: int, tick: int,
             tx, number, ClaimRequest(job, tick, keys, supersede=False),
             keys, name, settle=False)
         if won := len(claimed.won):
-            tx.make(name, State.CLAIMED, number, tick,
-                    [one.object for one in claimed.won], '', 0.0,
+            tx.make(NewLease(name, '', 0.0), State.CLAIMED, number, tick,
+                    [one.object for one in claimed.won],
                     counted=sql_history.increments(
                         number, tick, '', due=won))
         busy = len(claimed.busy) + len(claimed.waiting)

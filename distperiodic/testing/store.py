@@ -75,11 +75,11 @@ class SharedMemoryStore(MemoryClaimStore):
         return (request.claimable_from - EARLIEST <= self.now()
                 and self._in_force(request.job, request.schedule))
 
-    def _end(self, objects: Sequence[str], lease: str,
+    def _end(self, lease: str, objects: Sequence[str],
              move: Move) -> set[str]:
         self._all_ended.update((lease, key, move) for key, _ in list(
             self._standing(lease, objects, move)))
-        super()._end(objects, lease, move)
+        super()._end(lease, objects, move)
         return {key for key in objects
                 if (lease, key, move) in self._all_ended}
 

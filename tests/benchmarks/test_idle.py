@@ -15,6 +15,8 @@ import uuid
 
 import sqlalchemy as sa
 
+from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import TakeOverRequest
 from tests import claiming
 from tests.benchmarks import filled
 from tests.benchmarks import measuring
@@ -31,8 +33,9 @@ def looks(store):
                    holder='api-1', seconds=600.0, supersede=False)
     return {
         'leases that ended': lambda: store.take_over_expired(
-            [filled.JOB], into='again', holder='api-1', seconds=60.0,
-            gone=['api-2'], limit=100, silence_timeout=10.0),
+            TakeOverRequest(
+                [filled.JOB], ['api-2'], 100, silence_timeout=10.0),
+            NewLease('again', 'api-1', 60.0)),
         'who holds leases': lambda: store.holders([filled.JOB]),
         'how jobs stand': lambda: store.attend({filled.JOB: 60.0}, {}),
         'the clock': store.now,

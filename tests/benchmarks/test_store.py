@@ -22,7 +22,9 @@ import pytest
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.adapters.sql import column_types
 from distperiodic.adapters.sql import tables
+from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import State
+from distperiodic.core.claim_request import NewLease
 from tests import claiming
 from tests.benchmarks import filled
 from tests.benchmarks import measuring
@@ -93,8 +95,8 @@ class Ours:
     def _started(self, tick, keys, lease):
         into = uuid.uuid4().hex
         granted = self.store.start(
-            filled.JOB, tick, keys, lease=lease, into=into, holder='worker-1',
-            seconds=600.0)
+            HeldLease(lease, filled.JOB, tick), keys,
+            NewLease(into, 'worker-1', 600.0))
         assert len(granted) == len(keys)
         return into
 
@@ -102,7 +104,7 @@ class Ours:
         def act():
             for tick, keys, lease in self.held:
                 assert len(self.store.finish(
-                    filled.JOB, tick, keys, lease=lease)) == len(keys)
+                    HeldLease(lease, filled.JOB, tick), keys)) == len(keys)
         return act
 
 
@@ -194,9 +196,10 @@ def test_claims_per_second_in_memory(objects):
     claiming.claim(store, filled.JOB, filled.LAST, objects, lease=began,
                    holder='api-1', seconds=600.0, supersede=True)
     running = uuid.uuid4().hex
-    store.start(filled.JOB, filled.LAST, objects, lease=began, into=running,
-                holder='api-1', seconds=600.0)
-    store.finish(filled.JOB, filled.LAST, objects, lease=running)
+    store.start(
+        HeldLease(began, filled.JOB, filled.LAST), objects,
+        NewLease(running, 'api-1', 600.0))
+    store.finish(HeldLease(running, filled.JOB, filled.LAST), objects)
     found = measured(Ours(store, in_chance_order(objects)))
     with measuring.table(
             f'{OBJECTS:,} claims in memory, objects/s', 'in a batch', 'claim',

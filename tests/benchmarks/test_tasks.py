@@ -25,6 +25,7 @@ from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.core.claim_request import NewLease
 from distperiodic.operator import task_queries
 from distperiodic.operator.group_reader import GroupStore
 from tests import programs
@@ -456,8 +457,8 @@ def costs(postgresql, place, count, queue=None):
 
     def take(ids):
         return store.steps.take(
-            [{'task:bench.nothing': 1}], tasks=ids, into=uuid.uuid4().hex,
-            holder='h', seconds=60.0)
+            [{'task:bench.nothing': 1}], ids,
+            NewLease(uuid.uuid4().hex, 'h', 60.0))
     read = GroupStore(postgresql.url, group)
     cases = {
         'list --queue': lambda: client.list(queue=queue),

@@ -39,11 +39,14 @@ from distperiodic.core import outcomes
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import UNSTARTED_FIRST
 from distperiodic.core.claim import Failure
+from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.claim_request import KnownSchedule
+from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import SkipRequest
+from distperiodic.core.claim_request import TakeOverRequest
 from distperiodic.core.histogram import BOUNDS
 from distperiodic.core.histogram import Histogram
 from distperiodic.core.job_set import mark_of
@@ -252,9 +255,11 @@ def take(store, job, tick, *objects, **options):
     return lease, claimed.won
 
 
-def begin(store, job, tick, objects, lease, into=None, **options):
-    return store.start(job, tick, objects, lease=lease, into=into or name(),
-                       **{'holder': WORKER, 'seconds': LONG, **options})
+def begin(store, job, tick, objects, lease, into=None, holder=WORKER,
+          seconds=LONG, **options):
+    return store.start(
+        HeldLease(lease, job, tick), objects,
+        NewLease(into or name(), holder, seconds), **options)
 
 
 def run(store, job, tick, *objects, **options):
@@ -268,27 +273,30 @@ def run(store, job, tick, *objects, **options):
 
 
 def fail(store, job, tick, objects, lease, into, seconds=0.0, holder=''):
-    return store.fail(job, tick, [Failure(key, 'a reason', 'a place')
-                                  for key in objects],
-                      lease=lease, into=into, seconds=seconds, holder=holder)
+    return store.fail(
+        HeldLease(lease, job, tick),
+        [Failure(key, 'a reason', 'a place') for key in objects],
+        into and NewLease(into, holder, seconds))
 
 
-def reclaim(store, job, tick, objects, *leases, into=None, **options):
+def reclaim(store, job, tick, objects, *leases, into=None, holder=SCHEDULER,
+            seconds=LONG, **options):
     return store.reclaim(
-        job, tick, objects, leases=leases, into=into or name(),
-        **{'holder': SCHEDULER, 'seconds': LONG, **options})
+        [HeldLease(lease, job, tick) for lease in leases], objects,
+        NewLease(into or name(), holder, seconds), **options)
 
 
 def drop(store, job, tick, objects, lease, ending):
-    return store.discard(job, tick, objects, lease=lease, ending=ending,
-                         reason='somebody said so')
+    return store.discard(
+        HeldLease(lease, job, tick), objects, ending,
+        reason='somebody said so')
 
 
 def overdue(store, job, holder=OTHER, gone=(), limit=100, seconds=LONG,
             into=None, **options):
     return store.take_over_expired(
-        [job], into=into or name(), holder=holder, seconds=seconds, gone=gone,
-        limit=limit, **options)
+        TakeOverRequest([job], gone, limit, **options),
+        NewLease(into or name(), holder, seconds))
 
 
 def bring(store, job, tick, key, state):
@@ -311,7 +319,7 @@ def bring(store, job, tick, key, state):
     [granted] = begin(store, job, tick, [key], lease, running)
     assert same([granted], [newest])
     if state is State.DONE:
-        assert store.finish(job, tick, [key], lease=running) == {key}
+        assert store.finish(HeldLease(running, job, tick), [key]) == {key}
     elif state is State.DEAD:
         assert fail(store, job, tick, [key], running, None) == {key}
     elif state is State.RETRY:
@@ -329,7 +337,7 @@ def made(store, job, tick, key, lease, move):
         case Move.START:
             return bool(begin(store, job, tick, [key], lease))
         case Move.FINISH:
-            return bool(store.finish(job, tick, [key], lease=lease))
+            return bool(store.finish(HeldLease(lease, job, tick), [key]))
         case Move.RETRY:
             return bool(fail(store, job, tick, [key], lease, name(), LONG))
         case Move.BURY:
@@ -478,9 +486,9 @@ def test_objects_of_two_jobs_have_nothing_to_do_with_each_other(
 
     waiting, [two] = take(store, other, tick, 'a')
 
-    assert store.finish(other, tick, ['a'], lease=waiting) == set()
+    assert store.finish(HeldLease(waiting, other, tick), ['a']) == set()
     assert same(begin(store, other, tick, ['a'], waiting), [two])
-    assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
+    assert store.finish(HeldLease(lease, job, tick), ['a']) == {'a'}
 
 
 IDS = ["'; DROP TABLE claims; --", '%', '%s', ':a', '\\', 'a\nb', '"', '{}',
@@ -499,7 +507,7 @@ def test_ids_are_compared_exactly(store, job, tick):
     assert same(granted, won)
     assert claim(store, job, tick, IDS, supersede=True).won == []
     for key in IDS[:-1]:
-        assert store.finish(job, tick, [key], lease=running) == {key}
+        assert store.finish(HeldLease(running, job, tick), [key]) == {key}
     claimed = claim(store, job, tick + SECOND, IDS)
     assert objects_of(claimed.won) == IDS[:-1]
     assert claimed.busy == IDS[-1:]
@@ -544,7 +552,7 @@ def test_thousands_are_claimed_started_and_finished_at_a_time(
     running = name()
     granted = begin(store, job, tick, objects, lease, running)
     assert same(granted, won)
-    assert store.finish(job, tick, objects, lease=running) == {*objects}
+    assert store.finish(HeldLease(running, job, tick), objects) == {*objects}
     assert len(claim(store, job, tick + 1, objects).won) == 3000
 
 
@@ -612,11 +620,11 @@ def test_a_claim_that_supersedes_another_has_its_place(store, job, tick):
 def test_an_object_that_ran_joins_the_line_behind_all_others(store, job, tick):
     for key in 'abc':
         into, _ = run(store, job, tick, key)
-        store.finish(job, tick, [key], lease=into)
+        store.finish(HeldLease(into, job, tick), [key])
     lease, _ = take(store, job, tick + SECOND, 'a', 'b', 'c')
     into = name()
     begin(store, job, tick + SECOND, ['b'], lease, into)
-    store.finish(job, tick + SECOND, ['b'], lease=into)
+    store.finish(HeldLease(into, job, tick + SECOND), ['b'])
 
     claimed = claim(store, job, tick + 2 * SECOND, ['c', 'b', 'a'],
                     supersede=True)
@@ -674,7 +682,7 @@ def test_an_object_that_is_not_through_with_its_tick_is_busy_or_waits(
     if state is State.CLAIMED:
         assert same(begin(store, job, tick, ['a'], lease), [held])
     elif state is State.RUNNING:
-        assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
+        assert store.finish(HeldLease(lease, job, tick), ['a']) == {'a'}
     else:
         [again] = overdue(store, job)
         assert objects_of(again.claims) == ['a']
@@ -745,7 +753,8 @@ def test_in_one_call_each_claim_is_judged_by_itself(store, job, tick, move):
             assert same(begin(store, job, tick, mixed, lease),
                         [won[0], won[2]])
         case Move.FINISH:
-            assert store.finish(job, tick, mixed, lease=lease) == {'a', 'c'}
+            assert store.finish(
+                HeldLease(lease, job, tick), mixed) == {'a', 'c'}
         case Move.RETRY:
             assert fail(store, job, tick, mixed, lease, name(), 1.0) == {
                 'a', 'c'}
@@ -791,7 +800,7 @@ def test_a_lease_that_ended_is_taken_over_once(store, job, tick):
 
 def test_a_run_in_a_lease_that_ended_has_its_next_attempt(store, job, tick):
     lease, [old, done] = run(store, job, tick, 'a', 'b', seconds=OVER)
-    assert store.finish(job, tick, ['b'], lease=lease) == {'b'}
+    assert store.finish(HeldLease(lease, job, tick), ['b']) == {'b'}
 
     [over] = overdue(store, job)
 
@@ -845,15 +854,14 @@ def test_a_lease_of_a_holder_that_is_gone_is_not_taken_over_while_it_renews(
         store, job, tick):
     """The holders may be alive, but cut off from the other members."""
     lease, _ = run(store, job, tick, 'a')
-    over = functools.partial(store.take_over_expired, [job], holder=OTHER,
-                             limit=9, seconds=LONG, gone=[WORKER])
+    over = functools.partial(
+        overdue, store, job, gone=[WORKER], silence_timeout=60.0)
 
-    assert over(into=name(), silence_timeout=60.0) == []
+    assert over() == []
     store.renew([lease], holder=WORKER, seconds=LONG - 59)
-    assert over(into=name(), silence_timeout=60.0) == []
+    assert over() == []
     store.renew([lease], holder=WORKER, seconds=LONG - 61)
-    assert [objects_of(one.claims)
-            for one in over(into=name(), silence_timeout=60.0)] == [['a']]
+    assert [objects_of(one.claims) for one in over()] == [['a']]
 
 
 def test_a_lease_that_is_renewed_after_it_was_found_is_not_taken_over(
@@ -864,12 +872,12 @@ def test_a_lease_that_is_renewed_after_it_was_found_is_not_taken_over(
 
     judged = []
 
-    def taken(tx, *, old, **options):
+    def taken(tx, old, *others):
         judged.append(old.id)
         tx.connection.execute(sa.update(tables.lease).values(
             until=one.database.dialect.now + 60 * SECOND).where(
                 tables.lease.c.id == lease))
-        return take_over(tx, old=old, **options)
+        return take_over(tx, old, *others)
     monkeypatch.setattr(takeover, 'take_over', taken)
 
     assert overdue(another, job) == []
@@ -903,9 +911,9 @@ def test_only_leases_of_the_jobs_asked_for_are_taken_over(store, job, tick):
     take(store, other, tick, 'a', seconds=OVER)
 
     [one] = overdue(store, job)
-    both = store.take_over_expired([job, other, 'unheard of'], into=name(),
-                                   holder=OTHER, seconds=LONG, gone=[],
-                                   limit=9)
+    both = store.take_over_expired(
+        TakeOverRequest([job, other, 'unheard of'], [], 9),
+        NewLease(name(), OTHER, LONG))
 
     assert one.job == job
     assert [lease.job for lease in both] == [other]
@@ -916,7 +924,7 @@ def test_a_lease_of_which_all_is_done_is_gone(store, job, tick):
     running = name()
     begin(store, job, tick, ['a'], lease, running)
     begin(store, job, tick, ['b'], lease)
-    store.finish(job, tick, ['a'], lease=running)
+    store.finish(HeldLease(running, job, tick), ['a'])
 
     assert store.renew([lease, running], holder=SCHEDULER,
                        seconds=LONG) == set()
@@ -934,7 +942,7 @@ def test_a_lease_is_renewed_by_its_holder(store, job, tick):
     assert store.renew([], holder=WORKER, seconds=LONG) == set()
 
     assert overdue(store, job) == []
-    assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
+    assert store.finish(HeldLease(lease, job, tick), ['a']) == {'a'}
 
 
 def test_a_lease_is_not_renewed_by_another_holder(store, job, tick):
@@ -947,7 +955,7 @@ def test_a_lease_is_not_renewed_by_another_holder(store, job, tick):
 
 def test_a_skip_of_an_earlier_tick_changes_nothing(store, job, tick):
     lease, _ = run(store, job, tick, 'a')
-    assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
+    assert store.finish(HeldLease(lease, job, tick), ['a']) == {'a'}
 
     assert skip(store, job, tick - SECOND, 'a', by=SkippedBy.MISFIRE) == 0
 
@@ -1040,7 +1048,7 @@ def test_a_retry_comes_when_its_time_has_come_and_once(store, job, tick):
     assert void(store, job, tick, 'a', lease)
     running = name()
     assert same(begin(store, job, tick, ['a'], over[0].id, running), [again])
-    assert store.finish(job, tick, ['a'], lease=running) == {'a'}
+    assert store.finish(HeldLease(running, job, tick), ['a']) == {'a'}
 
 
 @each('gone, retry_after, due, taken', [
@@ -1097,7 +1105,7 @@ def test_losses_are_forgotten_unless_they_used_up_all_attempts(
     if ends == 'finish':
         running = name()
         begin(store, job, tick, ['a'], lost.id, running)
-        store.finish(job, tick, ['a'], lease=running)
+        store.finish(HeldLease(running, job, tick), ['a'])
     else:
         drop(store, job, tick, ['a'], lost.id, State.DEAD)
 
@@ -1177,14 +1185,18 @@ def test_the_history_has_a_row_for_each_member_and_adds_up_late_starts(
     """
     tick = one.now() - 2 * SECOND
     lease, _ = run(one, job, tick, 'a', 'b', 'c', 'd')
-    one.finish(job, tick, ['a', 'b'], lease=lease, times=ports.RunTimes(
-        1, 'started 1', 'ran 1'))
+    one.finish(
+        HeldLease(lease, job, tick), ['a', 'b'],
+        times=ports.RunTimes(1, 'started 1', 'ran 1'))
     # The lease holds no such run, so nothing is recorded.
-    one.finish(job, tick, ['a'], lease=name(), times=ports.RunTimes(
-        1, 'started 2', 'ran 2'))
-    one.fail(job, tick, [Failure('c', 'no')], lease=lease, into=name(),
-             times=ports.RunTimes(2, 'started 3', 'ran 3'))
-    one.finish(job, tick, ['d'], lease=lease)
+    one.finish(
+        HeldLease(name(), job, tick), ['a'],
+        times=ports.RunTimes(1, 'started 2', 'ran 2'))
+    one.fail(
+        HeldLease(lease, job, tick), [Failure('c', 'no')],
+        NewLease(name(), '', 0.0),
+        times=ports.RunTimes(2, 'started 3', 'ran 3'))
+    one.finish(HeldLease(lease, job, tick), ['d'])
 
     rows = one.database.write(lambda connection: connection.execute(
         sa.select(tables.history).join(
@@ -1205,7 +1217,7 @@ def test_a_call_that_is_made_again_is_counted_once(one, job, tick):
     for _ in range(2):
         begin(one, job, tick, ['a', 'b'], lease, running)
     for _ in range(2):
-        assert one.finish(job, tick, ['a'], lease=running) == {'a'}
+        assert one.finish(HeldLease(running, job, tick), ['a']) == {'a'}
         assert fail(one, job, tick, ['b'], running, retry, LONG) == {'b'}
         assert drop(one, job, tick, ['c'], lease, State.DEAD) == 1
 
@@ -1231,7 +1243,7 @@ def test_a_superseded_claim_is_counted_for_its_own_tick(one, job, tick):
 def test_a_claim_is_one_lease_and_counted_once_for_objects_in_every_state(
         one, job, tick, others):
     running, _ = run(one, job, tick, 'a', *others)
-    one.finish(job, tick, ['a', *others], lease=running)
+    one.finish(HeldLease(running, job, tick), ['a', *others])
     lease, later = name(), tick + SECOND
 
     for _ in ['told', 'told again, its answer was lost']:
@@ -1247,7 +1259,7 @@ def test_a_claim_is_one_lease_and_counted_once_for_objects_in_every_state(
 def test_a_claim_of_ended_objects_is_one_lease_and_counted_once(
         one, job, tick):
     running, _ = run(one, job, tick, 'b', 'a')
-    one.finish(job, tick, ['a', 'b'], lease=running)
+    one.finish(HeldLease(running, job, tick), ['a', 'b'])
     lease, later = name(), tick + SECOND
 
     for _ in ['told', 'told again, its answer was lost']:
@@ -1265,7 +1277,7 @@ def test_a_run_that_was_taken_over_is_counted_and_due_once(one, job, tick):
     [over] = overdue(one, job)
     running = name()
     begin(one, job, tick, ['a', 'b'], over.id, running)
-    one.finish(job, tick, ['a', 'b'], lease=running)
+    one.finish(HeldLease(running, job, tick), ['a', 'b'])
 
     assert history(one, job) == {'due': 2, 'done': 2, 'taken_over': 2}
 
@@ -1299,7 +1311,7 @@ def test_a_run_that_a_session_has_ended_is_counted_and_nothing_else(
     assert made(one, job, tick, 'a', lease, move) is (move is Move.FINISH)
 
     assert [row.free for row in one.rows_of(job, ['a'])] == [True]
-    assert one.finish(job, tick, ['a', 'b'], lease=lease) == {'a', 'b'}
+    assert one.finish(HeldLease(lease, job, tick), ['a', 'b']) == {'a', 'b'}
     assert history(one, job) == {'due': 2, 'done': 2}
     assert one.renew([lease], holder=WORKER, seconds=LONG) == set()
 
@@ -1315,7 +1327,8 @@ def test_a_run_that_was_ended_in_a_session_is_counted_once(
 
     if then == 'told':
         for _ in range(2):
-            assert one.finish(job, tick, ['a', 'b'], lease=lease) == {'a', 'b'}
+            assert one.finish(
+                HeldLease(lease, job, tick), ['a', 'b']) == {'a', 'b'}
         assert history(one, job) == {'due': 2, 'done': 2}
         assert overdue(one, job) == []
     elif then == 'taken over':
@@ -1334,7 +1347,7 @@ def test_a_run_that_was_ended_in_a_session_is_counted_once(
         assert history(one, job) == {'due': 2, 'done': 1, 'dead': 1}
     else:
         take(one, job, tick + SECOND, 'a')
-        assert one.finish(job, tick, ['a'], lease=lease) == set()
+        assert one.finish(HeldLease(lease, job, tick), ['a']) == set()
         assert history(one, job, tick) == {'due': 2, 'done': 1}
 
 
@@ -1344,7 +1357,7 @@ def test_a_run_that_ended_under_another_lease_ended_in_no_session(
     [over] = overdue(one, job)
     running = name()
     assert begin(one, job, tick, ['a'], over.id, running)
-    assert one.finish(job, tick, ['a'], lease=running) == {'a'}
+    assert one.finish(HeldLease(running, job, tick), ['a']) == {'a'}
 
     assert not end_in_a_session(one, job, 'a', lease)
 
@@ -1355,7 +1368,7 @@ def test_a_session_ends_no_run_of_another_service(one, job, tick):
     assert not one.database.write(lambda connection: finish_in(
         connection, namespace='others', job=job, key='a', lease=lease))
 
-    assert one.finish(job, tick, ['a'], lease=lease) == {'a'}
+    assert one.finish(HeldLease(lease, job, tick), ['a']) == {'a'}
 
 
 # Skips without a claim.
@@ -1378,7 +1391,7 @@ def test_a_skipped_object_is_not_claimed_for_that_tick(one, job, tick):
 
     assert claim(one, job, skipped, ['a', 'b'], supersede=True)[:3] == (
         [], [], 0)
-    assert one.finish(job, tick, ['b'], lease=lease) == {'b'}
+    assert one.finish(HeldLease(lease, job, tick), ['b']) == {'b'}
     assert history(one, job, skipped) == {
         'due': 2, 'skipped': 2, 'by_pause': 2}
     claimed = claim(one, job, later, ['a', 'b'], min_watermark=skipped)
@@ -1414,7 +1427,7 @@ def test_an_object_was_served_when_its_run_was_done(
     before = one.now()
     if in_session:
         assert end_in_a_session(one, job, 'a', lease)
-    one.finish(job, tick, ['a'], lease=lease)
+    one.finish(HeldLease(lease, job, tick), ['a'])
     after = one.now()
 
     [served] = columns(one, tables.claim, job, 'served')
@@ -1427,8 +1440,7 @@ def test_an_object_was_served_when_its_run_was_done(
 def test_the_reason_of_an_end_is_kept(one, job, tick, ending):
     lease, _ = take(one, job, tick, 'a')
 
-    one.discard(job, tick, ['a'], lease=lease, ending=ending,
-                reason='so it is')
+    one.discard(HeldLease(lease, job, tick), ['a'], ending, reason='so it is')
 
     assert columns(one, tables.history, job, 'reason') == ('so it is',)
 
@@ -1448,9 +1460,10 @@ def test_the_times_of_runs_are_recorded_with_their_failures(
         one, job, tick, retried):
     lease, _ = run(one, job, tick, 'a', 'b')
 
-    one.fail(job, tick, [Failure(key, 'no') for key in 'ab'], lease=lease,
-             into=name() if retried else None,
-             times=ports.RunTimes(2, 'started', 'ran'))
+    one.fail(
+        HeldLease(lease, job, tick), [Failure(key, 'no') for key in 'ab'],
+        NewLease(name(), '', 0.0) if retried else None,
+        times=ports.RunTimes(2, 'started', 'ran'))
 
     assert times_of(one, job) == (2, 'started', 'ran')
 
@@ -1463,10 +1476,11 @@ def test_the_times_of_a_run_that_ended_in_a_session_are_recorded(
     times = ports.RunTimes(1, 'started', 'ran')
 
     if end == 'finish':
-        one.finish(job, tick, ['a'], lease=lease, times=times)
+        one.finish(HeldLease(lease, job, tick), ['a'], times=times)
     else:
-        one.fail(job, tick, [Failure('a', 'no')], lease=lease, into=name(),
-                 times=times)
+        one.fail(
+            HeldLease(lease, job, tick), [Failure('a', 'no')],
+            NewLease(name(), '', 0.0), times=times)
 
     assert times_of(one, job) == times
 
@@ -1477,8 +1491,9 @@ def test_the_longest_histograms_are_recorded(one, job, tick):
     for bound in (*BOUNDS, 2 * BOUNDS[-1]):
         longest.add(bound, 10_000_000)
 
-    one.finish(job, tick, ['a'], lease=lease, times=ports.RunTimes(
-        0, longest.text(), longest.text()))
+    one.finish(
+        HeldLease(lease, job, tick), ['a'],
+        times=ports.RunTimes(0, longest.text(), longest.text()))
 
     _, started, ran = times_of(one, job)
     assert Histogram.parse(started) == Histogram.parse(ran) == longest
@@ -1546,7 +1561,7 @@ def test_missed_ticks_that_two_members_skip_are_counted_once(
     keys = [f'o-{n}' for n in range(40)]
     bring(one, job, tick, keys[0], State.DONE)
     lease, _ = take(one, job, tick, *keys[1:])
-    one.discard(job, tick, keys[1:], lease=lease, ending=State.CANCELLED)
+    one.discard(HeldLease(lease, job, tick), keys[1:], State.CANCELLED)
     ready = threading.Barrier(2)
 
     def skips(store, ticks):
@@ -1701,7 +1716,7 @@ def test_an_open_claim_goes_on_though_its_object_is_delisted(
     lease, _ = run(store, job, tick, 'a', 'b')
     delist(store, job, tick + SECOND, 'a', 'b')
 
-    assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
+    assert store.finish(HeldLease(lease, job, tick), ['a']) == {'a'}
     assert listed(store, job) == {}
     enlist(store, job, tick, 'a', 'b', at=tick + 2 * SECOND)
     assert [row.free for row in sorted(store.rows_of(job, ['b', 'a']))] == [
@@ -1842,7 +1857,7 @@ def test_a_row_has_the_start_of_a_run_that_was_granted_again(
 
     [row] = store.rows_of(job, ['a'])
     assert (row.began == tick) if retried else (row.began > tick)
-    assert store.finish(job, tick, ['a'], lease=grant)
+    assert store.finish(HeldLease(grant, job, tick), ['a'])
     assert store.rows_of(job, ['a'])[0].began == row.began
 
 
@@ -1871,7 +1886,7 @@ def test_nothing_is_read_of_unknown_objects(store, job):
 
 def test_objects_that_were_settled_for_a_tick_are_counted(store, job, tick):
     lease, _ = run(store, job, tick, 'a', 'b', 'c')
-    store.finish(job, tick, ['a', 'b'], lease=lease)
+    store.finish(HeldLease(lease, job, tick), ['a', 'b'])
     enlist(store, job, tick, 'd', 'e')
     later = tick + 3 * SECOND
     assert store.settled(job, tick) == 3
@@ -1967,7 +1982,7 @@ def test_objects_that_follow_this_schedule_are_claimed_by_it(
         store, job, tick):
     take(store, job, tick, 'a', 'b', rule='every 5')
     lease, _ = run(store, job, tick, 'c', 'd')
-    store.finish(job, tick, ['c', 'd'], lease=lease)
+    store.finish(HeldLease(lease, job, tick), ['c', 'd'])
     enlist(store, job, tick, 'c', at=tick + SECOND, rule='every 5')
 
     claimed = claim(store, job, tick + SECOND, ['a', 'b', 'c', 'd'],
@@ -1984,7 +1999,7 @@ def test_an_object_skipped_during_its_run_goes_on_running(store, job, tick):
 
     [row] = store.rows_of(job, ['a'])
     assert (row.settled, row.free) == (tick + SECOND, False)
-    assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
+    assert store.finish(HeldLease(lease, job, tick), ['a']) == {'a'}
 
 
 def test_an_object_that_was_never_claimed_can_be_skipped(store, job, tick):
@@ -2484,8 +2499,8 @@ def test_an_object_that_was_lost_too_often_has_one_attempt_until_it_is_done(
     running = name()
     assert same(begin(store, job, tick + 3 * SECOND, ['a'], lease,
                  running), [last])
-    assert store.finish(job, tick + 3 * SECOND, ['a'],
-                        lease=running) == {'a'}
+    assert store.finish(
+        HeldLease(running, job, tick + 3 * SECOND), ['a']) == {'a'}
     _, [free] = take(store, job, tick + 4 * SECOND, 'a', max_attempts=4)
     assert free.attempt == 1
 
@@ -2532,8 +2547,9 @@ def test_a_reclaimed_object_can_be_started_again_and_not_by_the_old_worker(
     assert void(store, job, tick, 'b', waiting)
     running = name()
     assert same(begin(store, job, tick, ['b', 'a'], into, running), anew[::-1])
-    assert store.finish(job, tick, ['a'], lease=lease) == set()
-    assert store.finish(job, tick, ['a', 'b'], lease=running) == {'a', 'b'}
+    assert store.finish(HeldLease(lease, job, tick), ['a']) == set()
+    assert store.finish(
+        HeldLease(running, job, tick), ['a', 'b']) == {'a', 'b'}
 
 
 @pytest.mark.parametrize('ran', [False, True])
@@ -2557,7 +2573,7 @@ def test_an_object_in_no_lease_is_not_reclaimed(store, job, tick):
     assert reclaim(store, job, tick, ['a']) == []
     assert reclaim(store, job, tick, ['a'], name()) == []
 
-    assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
+    assert store.finish(HeldLease(lease, job, tick), ['a']) == {'a'}
 
 
 def test_the_fence_of_an_object_only_grows(store, job, tick):
@@ -2571,7 +2587,7 @@ def test_the_fence_of_an_object_only_grows(store, job, tick):
                                into=(lease := name()))
             fences.append(held.fence)
         begin(store, job, tick, ['a'], lease, running := name())
-        store.finish(job, tick, ['a'], lease=running)
+        store.finish(HeldLease(running, job, tick), ['a'])
         tick += 1000  # the shortest possible spacing
 
     assert fences == sorted(set(fences))
@@ -2606,7 +2622,7 @@ def test_a_claim_made_again_takes_nothing_more(one, another, job, tick):
     busy, _ = bring(one, job, tick, 'busy', State.RUNNING)
     lease = name()
     told = claim(one, job, tick + SECOND, ['a', 'busy'], lease)
-    one.finish(job, tick, ['busy'], lease=busy)
+    one.finish(HeldLease(busy, job, tick), ['busy'])
 
     assert claim(another, job, tick + SECOND, ['a', 'busy'], lease) == told
 
@@ -2627,26 +2643,28 @@ def test_a_repeated_end_counts_the_same_and_once(one, another, job, tick):
     lease, _ = run(one, job, tick, *'abcdef')
     retry = name()
     for store in one, another:
-        assert store.finish(job, tick, ['a', 'b'], lease=lease) == {'a', 'b'}
+        assert store.finish(
+            HeldLease(lease, job, tick), ['a', 'b']) == {'a', 'b'}
         assert fail(store, job, tick, ['c'], lease, None) == {'c'}
         assert fail(store, job, tick, ['d'], lease, retry, LONG) == {'d'}
         assert store.renew([lease], holder=WORKER, seconds=LONG) == {lease}
 
-    assert one.finish(job, tick, ['e', 'f'], lease=lease) == {'e', 'f'}
+    assert one.finish(HeldLease(lease, job, tick), ['e', 'f']) == {'e', 'f'}
     assert one.renew([lease], holder=WORKER, seconds=LONG) == set()
 
 
 @pytest.mark.parametrize('end', [
-    lambda store, *of, lease: store.finish(*of, lease=lease),
-    lambda store, *of, lease: fail(store, *of, lease, None)])
+    lambda store, lease, keys: store.finish(lease, keys),
+    lambda store, lease, keys: store.fail(
+        lease, [Failure(key, 'a reason') for key in keys], None)])
 def test_an_end_that_is_repeated_at_once_counts_the_same(
         store, job, tick, end):
     lease, _ = run(store, job, tick, 'a', 'b', 'c')
 
-    assert [end(store, job, tick, objects, lease=lease) for objects in (
+    assert [end(store, HeldLease(lease, job, tick), objects) for objects in (
         ['a', 'b'], ['a', 'b'], ['b', 'c'], ['b', 'c'])] == [
             {'a', 'b'}, {'a', 'b'}, {'b', 'c'}, {'b', 'c'}]
-    assert end(store, job, tick, ['a'], lease=name()) == set()
+    assert end(store, HeldLease(name(), job, tick), ['a']) == set()
 
 
 def test_the_end_of_a_run_counts_for_the_objects_that_were_not_taken_over(
@@ -2657,7 +2675,7 @@ def test_the_end_of_a_run_counts_for_the_objects_that_were_not_taken_over(
 
     retry = name()
     for _ in range(2):
-        assert store.finish(job, tick, ['a', 'b'], lease=lease) == {'b'}
+        assert store.finish(HeldLease(lease, job, tick), ['a', 'b']) == {'b'}
     for _ in range(2):
         assert fail(store, job, tick, ['c', 'd'], lease, retry,
                     LONG) == {'d'}
@@ -2690,20 +2708,20 @@ def test_a_take_back_made_again_gives_the_same_answer(
 def test_saved_progress_is_kept_for_the_next_attempt(store, job, tick):
     lease, _ = run(store, job, tick, 'a', 'b', 'c')
     odd = json.dumps('ä\0\U0001f600')
-    store.save_progress(job, {'a': '{"page": 1}', 'b': odd},
-                        lease=lease)
-    store.save_progress(job, {'a': '{"page": 2}', 'never claimed': '1'},
-                        lease=lease)
+    runs = HeldLease(lease, job, tick)
+    store.save_progress(runs, {'a': '{"page": 1}', 'b': odd})
+    store.save_progress(runs, {'a': '{"page": 2}', 'never claimed': '1'})
     assert fail(store, job, tick, ['a', 'b', 'c'], lease, name()) == {
         'a', 'b', 'c'}
-    assert store.load_progress(job, ['a', 'b'], lease=lease) == {}
+    assert store.load_progress(runs, ['a', 'b']) == {}
 
     [over] = overdue(store, job)
     again = name()
     begin(store, job, tick, ['a', 'b', 'c'], over.id, again)
 
-    assert store.load_progress(job, ['a', 'b', 'c'], lease=again) == {
-        'a': '{"page": 2}', 'b': odd}
+    assert store.load_progress(
+        runs._replace(id=again), ['a', 'b', 'c']) == {
+            'a': '{"page": 2}', 'b': odd}
 
 
 def test_progress_of_a_run_that_was_replaced_is_not_kept(store, job, tick):
@@ -2712,19 +2730,20 @@ def test_progress_of_a_run_that_was_replaced_is_not_kept(store, job, tick):
     new = name()
     begin(store, job, tick, ['a'], over.id, new)
 
-    store.save_progress(job, {'a': '"old"'}, lease=lease)
+    store.save_progress(HeldLease(lease, job, tick), {'a': '"old"'})
 
-    assert store.load_progress(job, ['a'], lease=new) == {}
+    assert store.load_progress(HeldLease(new, job, tick), ['a']) == {}
 
 
 def test_progress_ends_with_its_tick(store, job, tick):
     lease, _ = run(store, job, tick, 'a')
-    store.save_progress(job, {'a': '1'}, lease=lease)
-    store.finish(job, tick, ['a'], lease=lease)
+    store.save_progress(HeldLease(lease, job, tick), {'a': '1'})
+    store.finish(HeldLease(lease, job, tick), ['a'])
+    later = tick + 60 * SECOND
 
-    lease, _ = run(store, job, tick + 60 * SECOND, 'a')
+    lease, _ = run(store, job, later, 'a')
 
-    assert store.load_progress(job, ['a'], lease=lease) == {}
+    assert store.load_progress(HeldLease(lease, job, later), ['a']) == {}
 
 
 # Repeated calls, and counts.
@@ -2754,8 +2773,7 @@ def test_a_repeated_take_over_overwrites_no_lease_of_the_first_one(
     take(store, job, tick, 'b', seconds=-1.0)
     into = name()
     first, second = overdue(store, job, into=into)
-    store.start(job, tick, ['a'], lease=first.id, into=name(), holder=OTHER,
-                seconds=LONG)
+    store.start(first.held, ['a'], NewLease(name(), OTHER, LONG))
     take(store, job, tick, 'c', seconds=OVER)
 
     again = overdue(store, job, into=into)
@@ -2780,7 +2798,7 @@ def test_the_runs_of_a_job_on_all_workers_are_counted(store, job, tick):
     take(store, job, tick, 'e')
     assert count(store, job) == [4]
 
-    store.finish(job, tick, ['a'], lease=lease)
+    store.finish(HeldLease(lease, job, tick), ['a'])
     assert count(store, job) == [3]
     fail(store, job, tick, ['b'], lease, name())
     assert count(store, job) == [2]
@@ -2954,7 +2972,7 @@ def test_a_run_ends_or_is_taken_back_and_never_both(
         count = 0
         for at in range(0, 100, 10):
             some = objects[at:at + 10]
-            count += len(store.finish(job, tick, some, lease=lease)
+            count += len(store.finish(HeldLease(lease, job, tick), some)
                          if number % 2 else
                          reclaim(store, job, tick, some, lease))
         return count
@@ -2973,8 +2991,8 @@ def test_a_run_ends_or_is_taken_over_and_never_both(
 
     def ask(store, number):
         if number:
-            return sum(len(store.finish(job, tick, [f'a{n}', f'b{n}'],
-                                        lease=lease))
+            return sum(len(store.finish(
+                HeldLease(lease, job, tick), [f'a{n}', f'b{n}']))
                        for lease, n in leases.items())
         return sum(len(over.claims)
                    for over in overdue(store, job, gone=[WORKER]))
@@ -3126,7 +3144,7 @@ def test_fences_only_grow_and_each_starts_and_counts_once(told, operations):
                 match what:
                     case 'finish':
                         counted = len(store.finish(
-                            job, at, [key], lease=lease))
+                            HeldLease(lease, job, at), [key]))
                     case 'retry':
                         counted = len(fail(store, job, at, [key], lease,
                                            into := name(), OVER))

@@ -18,6 +18,8 @@ from distperiodic.adapters.sql import restored
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.core.claim import HeldLease
+from distperiodic.core.claim_request import NewLease
 from distperiodic.core.standby import Active
 from distperiodic.core.standby import Role
 from distperiodic.operator import partitions
@@ -88,8 +90,8 @@ class World:
 
     def start(self, lease, into, *objects, active=None):
         return [one.object for one in self.store.start(
-            'poll', self.tick, objects, lease=lease, into=into,
-            holder='h:0', seconds=LONG, active=active)]
+            HeldLease(lease, 'poll', self.tick), objects,
+            NewLease(into, 'h:0', LONG), active=active)]
 
     def close(self):
         self.store.forget()

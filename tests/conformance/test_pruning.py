@@ -17,6 +17,8 @@ from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.adapters.sql.task_insertion import TaskInsertion
+from distperiodic.core.claim import HeldLease
+from distperiodic.core.claim_request import NewLease
 from distperiodic.core.control import Me
 from distperiodic.core.pruning import ages_of
 from distperiodic.core.standby import Role
@@ -62,14 +64,15 @@ class World:
         assert len(claiming.claim(self.store, 'poll', tick, objects,
                                   lease=lease, holder='api-1', seconds=60.0,
                                   supersede=False).won) == len(objects)
-        self.store.start('poll', tick, objects, lease=lease, into=running,
-                         holder='w-1', seconds=60.0)
+        self.store.start(
+            HeldLease(lease, 'poll', tick), objects,
+            NewLease(running, 'w-1', 60.0))
         if dead:
-            self.store.fail('poll', tick, [Failure(key, 'it is ill')
-                                           for key in objects],
-                            lease=running, into=None)
+            self.store.fail(
+                HeldLease(running, 'poll', tick),
+                [Failure(key, 'it is ill') for key in objects], None)
         else:
-            self.store.finish('poll', tick, objects, lease=running)
+            self.store.finish(HeldLease(running, 'poll', tick), objects)
 
     def failed(self):
         """The objects with a recorded failure, and the number of records."""
@@ -100,8 +103,9 @@ class World:
         """Claim the steps that are ready; return their tasks."""
         self.store.steps.wake()
         return sorted(claim.object for lease in self.store.steps.take(
-            [{'task:a.run': 100}], tasks=None, into=uuid.uuid4().hex,
-            holder='api-1', seconds=60.0) for claim in lease.claims)
+            [{'task:a.run': 100}], None,
+            NewLease(uuid.uuid4().hex, 'api-1', 60.0))
+                   for claim in lease.claims)
 
     def unused(self, queue):
         """Create a queue, and delete its only task."""

@@ -29,7 +29,10 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.session import finish_in
 from distperiodic.adapters.sql.steps import MOST_LOSSES
 from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import precedence_of
+from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import TakeOverRequest
 from distperiodic.core.context import Context
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.standby import Active
@@ -91,32 +94,32 @@ class Board:
 
     def take(self, ids=None, store=None, into=None, **jobs):
         return (store or self.store).steps.take(
-            [jobs or JOBS], tasks=ids, into=into or uuid.uuid4().hex,
-            holder='api-1', seconds=LONG)
+            [jobs or JOBS], ids,
+            NewLease(into or uuid.uuid4().hex, 'api-1', LONG))
 
     def begin(self, lease, seconds=LONG):
         """Grant the runs of *lease* to a worker; return the worker's lease."""
         granted = uuid.uuid4().hex
         self.store.start(
-            lease.job, lease.tick, [one.object for one in lease.claims],
-            lease=lease.id, into=granted, holder='worker-1', seconds=seconds)
+            lease.held, [one.object for one in lease.claims],
+            NewLease(granted, 'worker-1', seconds))
         return granted
 
     def end(self, lease, granted, *, result=None, error=None, into=None,
             proceed=None, times=ports.NO_TIMES):
         keys = [one.object for one in lease.claims]
         return self.store.steps.advance(ports.EndedSteps(
-            lease.job, lease.tick,
+            HeldLease(granted, lease.job, lease.tick),
             {} if error else dict.fromkeys(
                 keys, None if result is None else json.dumps(result)),
-            dict.fromkeys(keys, error) if error else {}, granted, times),
+            dict.fromkeys(keys, error) if error else {}, times),
             into=into or uuid.uuid4().hex, pause=lambda attempt: 0.0,
             proceed=proceed)
 
     def retake(self, gone=()):
         return self.store.take_over_expired(
-            list(JOBS), into=uuid.uuid4().hex, holder='api-1', seconds=LONG,
-            gone=gone, limit=100)
+            TakeOverRequest(list(JOBS), gone, 100),
+            NewLease(uuid.uuid4().hex, 'api-1', LONG))
 
     def run(self, **options):
         """Run all steps that are ready, once; return their commands."""
@@ -200,7 +203,7 @@ def test_a_step_waits_since_it_became_ready(board):
 def test_a_step_that_is_taken_over_keeps_its_priority(board, granted):
     board.client.submit('two', priority=5)
     [lease] = board.store.steps.take(
-        [JOBS], tasks=None, into='dying', holder='api-1', seconds=OVER)
+        [JOBS], None, NewLease('dying', 'api-1', OVER))
     if granted:
         board.begin(lease, seconds=OVER)
 
@@ -211,7 +214,8 @@ def test_a_step_that_is_taken_over_keeps_its_priority(board, granted):
 
 def here(*jobs):
     """The request of a worker that runs the next steps itself."""
-    return ports.Proceed(jobs or JOBS, uuid.uuid4().hex, 'worker-1', LONG)
+    return ports.Proceed(
+        jobs or JOBS, NewLease(uuid.uuid4().hex, 'worker-1', LONG))
 
 
 def test_the_next_step_is_granted_to_the_worker_that_ends_one(board):
@@ -640,7 +644,7 @@ def test_a_step_that_runs_at_most_once_fails_when_it_is_lost(board):
 def test_a_step_that_was_not_granted_is_not_lost(board):
     id_ = board.client.submit('once')
     [lease] = board.store.steps.take(
-        [JOBS], tasks=None, into='dying', holder='api-1', seconds=OVER)
+        [JOBS], None, NewLease('dying', 'api-1', OVER))
 
     [again] = board.retake()
 
@@ -997,13 +1001,13 @@ def test_tasks_that_fail_together_wait_for_the_longest_of_their_pauses(board):
     [repeated] = board.retake()
     into = uuid.uuid4().hex
     claims = board.store.reclaim(
-        A, lease.tick, ids, leases=[lease.id, repeated.id], into=into,
-        holder='api-1', seconds=LONG)
+        [lease.held, repeated.held], ids, NewLease(into, 'api-1', LONG))
     both = lease._replace(id=into, claims=claims)
     assert sorted(one.attempt for one in claims) == [1, 2]
 
     answer = board.store.steps.advance(ports.EndedSteps(
-        A, lease.tick, {}, dict.fromkeys(ids, 'ill'), board.begin(both)),
+        HeldLease(board.begin(both), A, lease.tick), {},
+        dict.fromkeys(ids, 'ill')),
         into=uuid.uuid4().hex, pause={1: OVER, 2: LONG}.get)
 
     assert answer.retried == set(ids)
@@ -1021,7 +1025,7 @@ def test_the_times_of_commands_are_recorded_with_their_results(
 
     board.end(lease, granted, error=error, times=ports.RunTimes(
         3, 'started', 'ran'), proceed=ports.Proceed(
-            list(JOBS), uuid.uuid4().hex, 'worker-1', LONG)
+            list(JOBS), NewLease(uuid.uuid4().hex, 'worker-1', LONG))
         if proceeds else None)
 
     rows = board.store.database.read(lambda connection: connection.execute(
@@ -1113,8 +1117,7 @@ def test_the_partitions_have_rooms_of_their_own(board):
     ids = [board.client.submit(type_) for type_ in ('a.run', 'b.run')]
 
     taken = board.store.steps.take(
-        [{A: 1}, {B: 1}], tasks=None, into='one', holder='api-1',
-        seconds=LONG)
+        [{A: 1}, {B: 1}], None, NewLease('one', 'api-1', LONG))
 
     assert sorted(one.object for lease in taken for one in lease.claims
                   ) == sorted(ids)

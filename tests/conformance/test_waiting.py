@@ -10,6 +10,8 @@ import pytest
 from distperiodic import tasks
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.claim import Failure
+from distperiodic.core.claim import HeldLease
+from distperiodic.core.claim_request import NewLease
 from distperiodic.operator import waiting as queries
 from distperiodic.operator.group_reader import GroupStore
 from tests import claiming
@@ -45,8 +47,9 @@ def claim(world, age, *objects, job='poll', **options):
 
 def start(world, age, lease, *objects, job='poll'):
     running = uuid.uuid4().hex
-    world.store.start(job, world.now - age * SECOND, objects, lease=lease,
-                      into=running, holder='w-1', seconds=600.0)
+    world.store.start(
+        HeldLease(lease, job, world.now - age * SECOND), objects,
+        NewLease(running, 'w-1', 600.0))
     return running
 
 
@@ -71,8 +74,9 @@ def test_a_claim_waits_until_its_run_is_started(world):
 
     # Neither an end nor a wait for a retry is work that waits for a worker.
     start(world, 30, lease, 'b', 'c')
-    world.store.fail('poll', world.now - 30 * SECOND, [Failure('a', 'no')],
-                     lease=running, into=uuid.uuid4().hex, seconds=60.0)
+    world.store.fail(
+        HeldLease(running, 'poll', world.now - 30 * SECOND),
+        [Failure('a', 'no')], NewLease(uuid.uuid4().hex, '', 60.0))
     assert queries.waiting(world.group) == []
 
 
@@ -148,14 +152,14 @@ def test_a_ready_step_waits_until_it_is_claimed_and_started(world):
     since = a.since
 
     [lease] = world.store.steps.take(
-        [{'task:a.check': 1}], tasks=None, into=uuid.uuid4().hex,
-        holder='api-1', seconds=600.0)
+        [{'task:a.check': 1}], None,
+        NewLease(uuid.uuid4().hex, 'api-1', 600.0))
     a, _ = queries.waiting(world.group)
     # The claimed step has waited since it became ready.
     assert (a.number, a.object, a.since, a.claimed) == (
         2, first, since, True)
 
-    world.store.start(lease.job, lease.tick, [first], lease=lease.id,
-                      into=uuid.uuid4().hex, holder='w-1', seconds=600.0)
+    world.store.start(
+        lease.held, [first], NewLease(uuid.uuid4().hex, 'w-1', 600.0))
     a, _ = queries.waiting(world.group)
     assert (a.number, a.claimed) == (1, False)

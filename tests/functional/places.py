@@ -16,6 +16,8 @@ from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.claim import Failure
+from distperiodic.core.claim import HeldLease
+from distperiodic.core.claim_request import NewLease
 from distperiodic.ports import NO_TIMES
 from tests import claiming
 from tests.functional import commands
@@ -98,13 +100,15 @@ class Place:
         won = claiming.claim(self.store, job, tick, objects, lease=lease,
                              holder='api-1', seconds=60.0, supersede=False).won
         assert len(won) == len(objects)
-        self.store.start(job, tick, objects, lease=lease, into=running,
-                         holder='w-1', seconds=60.0)
-        self.store.finish(job, tick, [o for o in objects if o not in dead],
-                          lease=running, times=times)
-        self.store.fail(job, tick, [
-            Failure(key, f'{key} is ill') for key in dead], lease=running,
-            into=None)
+        self.store.start(
+            HeldLease(lease, job, tick), objects,
+            NewLease(running, 'w-1', 60.0))
+        self.store.finish(
+            HeldLease(running, job, tick),
+            [o for o in objects if o not in dead], times=times)
+        self.store.fail(
+            HeldLease(running, job, tick),
+            [Failure(key, f'{key} is ill') for key in dead], None)
 
     def add_member(self, name, process, state, part='', ahead=0.0):
         """Add the row of a member that has just reported.

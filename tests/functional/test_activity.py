@@ -7,7 +7,9 @@ import re
 import pytest
 
 from distperiodic.core.claim import Failure
+from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import State
+from distperiodic.core.claim_request import NewLease
 from distperiodic.operator import activity
 from distperiodic.operator.group_reader import GroupStore
 from tests import claiming
@@ -22,8 +24,9 @@ def start(place, job, tick, *objects, worker='host-1:2~00112233aabbccdd~t1'):
     assert len(claiming.claim(place.store, job, tick, objects, lease=claimed,
                               holder='api-1', seconds=60.0,
                               supersede=False).won) == len(objects)
-    place.store.start(job, tick, objects, lease=claimed, into=running,
-                      holder=worker, seconds=60.0)
+    place.store.start(
+        HeldLease(claimed, job, tick), objects,
+        NewLease(running, worker, 60.0))
     return running
 
 
@@ -33,7 +36,9 @@ def test_running_objects_are_listed_with_worker_age_attempt_and_progress(
     waiting.wait_until(
         lambda: place.tell('running')[1][0]['age_s'] >= 0.2)
     start(place, 'sync', place.now - 90 * SECOND, 'c')
-    place.store.save_progress('poll', {'a': '{"page": 7}'}, lease=lease)
+    place.store.save_progress(
+        HeldLease(lease, 'poll', place.now - 65 * SECOND),
+        {'a': '{"page": 7}'})
 
     _, told = place.tell('running')
 
@@ -50,8 +55,8 @@ def test_running_objects_are_listed_with_worker_age_attempt_and_progress(
         'c']
     assert len(place.tell('running', '--older-than', '0.1s')[1]) >= 2
     assert place.tell('running', '--older-than', '1h')[1] == []
-    place.store.finish('poll', place.now - 65 * SECOND, ['a', 'b'],
-                       lease=lease)
+    place.store.finish(
+        HeldLease(lease, 'poll', place.now - 65 * SECOND), ['a', 'b'])
     assert 'host-1:2' not in place.show('running', 'poll')
     assert place.tell('running', 'poll')[1] == []
     assert place.above('running', 'poll')
@@ -63,8 +68,9 @@ def test_lists_show_the_role_of_each_process_of_the_same_name(place_of_sqlite):
         place.add_member('vm:0', f'vm:0~{number}', {}, part)
     for number, job in enumerate(['each', 'poll', 'sync', 'old']):
         start(place, job, place.now, 'a', worker=f'vm:0~{number}~t1')
-    place.store.fail('poll', place.now, [Failure('a', 'it is ill')],
-                     lease=f'running-poll-{place.now}', into=None)
+    place.store.fail(
+        HeldLease(f'running-poll-{place.now}', 'poll', place.now),
+        [Failure('a', 'it is ill')], None)
 
     assert {row['job']: (row['worker'], row['role'])
             for row in place.tell('running')[1]} == {
@@ -119,7 +125,7 @@ def test_an_object_that_dies_is_seen_until_it_succeeds(place):
     listed = json.loads(place.ask('dead', 'list', '-f', 'json'))
     place.store.sync('poll', [], ['b'], at=place.now)
     delisted = activity.failing(store, limit=9)
-    place.store.finish('poll', place.now - 7 * SECOND, ['b'], lease=lease)
+    place.store.finish(HeldLease(lease, 'poll', place.now - 7 * SECOND), ['b'])
     succeeded = activity.failing(store, limit=9)
     store.close()
 

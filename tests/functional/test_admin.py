@@ -18,8 +18,11 @@ from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import tables
 from distperiodic.cmd import shell
 from distperiodic.core.claim import Failure
+from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import SkippedBy
+from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import SkipRequest
+from distperiodic.core.claim_request import TakeOverRequest
 from distperiodic.core.control import Me
 from distperiodic.core.histogram import Histogram
 from distperiodic.operator import activity
@@ -251,18 +254,18 @@ def test_dead_objects_are_listed_and_run_again_when_they_are_put_back(place):
         'b': 'claimed', 'd': 'claimed', 'e': 'dead'}
     assert place.rows(tables.failure) == 4
 
-    leases = place.store.take_over_expired(['poll', 'sync'], into='again',
-                                           holder='api-2', seconds=60.0,
-                                           gone=[], limit=9)
+    leases = place.store.take_over_expired(
+        TakeOverRequest(['poll', 'sync'], [], 9),
+        NewLease('again', 'api-2', 60.0))
     assert sorted((lease.job, lease.tick, claim.object, claim.attempt)
                   for lease in leases for claim in lease.claims) == [
         ('poll', first, 'b', 1), ('sync', second, 'd', 1)]
     for lease in leases:
         keys = [claim.object for claim in lease.claims]
-        place.store.start(lease.job, lease.tick, keys, lease=lease.id,
-                          into=f'{lease.id}.1', holder='w-2', seconds=60.0)
-        assert place.store.finish(lease.job, lease.tick, keys,
-                                  lease=f'{lease.id}.1') == {*keys}
+        place.store.start(
+            lease.held, keys, NewLease(f'{lease.id}.1', 'w-2', 60.0))
+        assert place.store.finish(
+            HeldLease(f'{lease.id}.1', lease.job, lease.tick), keys) == {*keys}
     [left] = json.loads(place.ask('dead', 'list', '-f', 'json'))
     assert left['object'] == 'e'
     told = json.loads(place.ask('history', '-f', 'json'))
@@ -275,11 +278,12 @@ def test_a_traceback_is_shown_for_one_object(place):
     place.run('poll', place.now - SECOND, 'a', 'b', dead=['a'])
     claiming.claim(place.store, 'poll', place.now, ['b'], lease='one',
                    holder='api-1', seconds=60.0, supersede=False)
-    place.store.start('poll', place.now, ['b'], lease='one', into='two',
-                      holder='w-1', seconds=60.0)
-    place.store.fail('poll', place.now, [
-        Failure('b', 'b is ill', 'Traceback:\n  line 7')], lease='two',
-        into=None)
+    place.store.start(
+        HeldLease('one', 'poll', place.now), ['b'],
+        NewLease('two', 'w-1', 60.0))
+    place.store.fail(
+        HeldLease('two', 'poll', place.now),
+        [Failure('b', 'b is ill', 'Traceback:\n  line 7')], None)
 
     told = place.ask('dead', 'list', '--object', 'b', '--traceback',
                      '-f', 'value', '-c', 'Traceback')
@@ -399,8 +403,8 @@ def test_a_job_that_is_triggered_runs_once_at_the_next_sweep(place):
                              lease='one', holder='api-1', seconds=60.0,
                              supersede=False)
     started = place.store.start(
-        'poll', place.now, ['object-000'], lease='one', into='two',
-        holder='w-1', seconds=60.0)
+        HeldLease('one', 'poll', place.now), ['object-000'],
+        NewLease('two', 'w-1', 60.0))
     assert [claim.fence for claim in started] == [
         claim.fence for claim in running.won]
 
@@ -414,18 +418,18 @@ def test_a_job_that_is_triggered_runs_once_at_the_next_sweep(place):
     assert "'object-000'" in refused
     # The object is listed, so reading the catalogue would not help.
     assert '--tasks' not in refused
-    leases = place.store.take_over_expired(['poll'], into='again',
-                                           holder='api-2', seconds=60.0,
-                                           gone=[], limit=9)
+    leases = place.store.take_over_expired(
+        TakeOverRequest(['poll'], [], 9), NewLease('again', 'api-2', 60.0))
     assert sorted(claim.object for lease in leases
                   for claim in lease.claims) == objects[1:]
     assert {claim.attempt for lease in leases
             for claim in lease.claims} == {1}
     for lease in leases:
         keys = [claim.object for claim in lease.claims]
-        place.store.start('poll', lease.tick, keys, lease=lease.id,
-                          into=f'{lease.id}.1', holder='w', seconds=60.0)
-        place.store.finish('poll', lease.tick, keys, lease=f'{lease.id}.1')
+        place.store.start(
+            lease.held, keys, NewLease(f'{lease.id}.1', 'w', 60.0))
+        place.store.finish(
+            HeldLease(f'{lease.id}.1', 'poll', lease.tick), keys)
     told = json.loads(place.ask('history', '-f', 'json'))
     assert [(row['due'], row['done'], row['superseded'], row['open'])
             for row in told] == [
@@ -449,11 +453,10 @@ def test_a_trigger_leaves_the_missed_ticks_to_be_decided(place):
     place.run('poll', last, 'a', 'b')
 
     place.ask('job', 'trigger', 'poll', '--object', 'a')
-    [lease] = store.take_over_expired(['poll'], into='again', holder='api-1',
-                                      seconds=60.0, gone=[], limit=9)
-    store.start('poll', lease.tick, ['a'], lease=lease.id, into='two',
-                holder='w', seconds=60.0)
-    store.finish('poll', lease.tick, ['a'], lease='two')
+    [lease] = store.take_over_expired(
+        TakeOverRequest(['poll'], [], 9), NewLease('again', 'api-1', 60.0))
+    store.start(lease.held, ['a'], NewLease('two', 'w', 60.0))
+    store.finish(HeldLease('two', 'poll', lease.tick), ['a'])
 
     code, [told] = place.tell('audit', '--tasks', 'tasks:Tasks')
     assert (code, told['lost'], told['unexplained']) == (0, 0, 0)
@@ -491,13 +494,11 @@ def test_an_object_is_triggered_once_however_often_it_is_asked(
     nothing = [claimed, Triggered(tick, 0, 0), claimed]
 
     assert trigger() == [Triggered(tick, 1, 0), *nothing[1:]]
-    [lease] = place.store.take_over_expired(['poll'], into='again',
-                                            holder='api-1', seconds=60.0,
-                                            gone=[], limit=9)
+    [lease] = place.store.take_over_expired(
+        TakeOverRequest(['poll'], [], 9), NewLease('again', 'api-1', 60.0))
     assert trigger() == nothing
-    place.store.start('poll', tick, ['a'], lease=lease.id, into='two',
-                      holder='w', seconds=60.0)
-    place.store.finish('poll', tick, ['a'], lease='two')
+    place.store.start(lease.held, ['a'], NewLease('two', 'w', 60.0))
+    place.store.finish(HeldLease('two', 'poll', tick), ['a'])
 
     assert trigger() == nothing
     store.close()
@@ -536,8 +537,8 @@ def test_a_job_or_an_object_that_is_not_there_is_refused(place_of_sqlite):
     assert re.search("'b' .*'poll' .*; .*--tasks", place.refuse(
         'job', 'trigger', 'poll', '--object', 'b'))
     place.ask('job', 'trigger', 'poll')
-    place.store.take_over_expired(['poll'], into='again', holder='w',
-                                  seconds=60.0, gone=[], limit=9)
+    place.store.take_over_expired(
+        TakeOverRequest(['poll'], [], 9), NewLease('again', 'w', 60.0))
 
 
 NEVER_CLAIMED = POLL + """
@@ -571,9 +572,9 @@ def test_a_job_is_triggered_before_its_first_tick(place):
     assert numbers(one) == numbers(whole) == [1]
     # One object is triggered, and one that was triggered before is left out.
     assert numbers(rest) == [1, 1]
-    leases = place.store.take_over_expired(['poll', 'whole'], into='again',
-                                           holder='api-2', seconds=60.0,
-                                           gone=[], limit=9)
+    leases = place.store.take_over_expired(
+        TakeOverRequest(['poll', 'whole'], [], 9),
+        NewLease('again', 'api-2', 60.0))
     assert sorted(claim.object for lease in leases
                   for claim in lease.claims) == ['a', 'b', 'whole']
     # The trigger made no other tick due: the first tick is still in the
@@ -657,19 +658,19 @@ def test_a_scheduler_obeys_the_commands(place_of_sqlite):
 def test_a_retry_is_not_taken_over_from_anybody(place):
     claiming.claim(place.store, 'poll', place.now, ['a', 'b'], lease='claimed',
                    holder='api-1', seconds=60.0, supersede=False)
-    place.store.start('poll', place.now, ['a', 'b'], lease='claimed',
-                      into='running', holder='w-1', seconds=60.0)
-    place.store.fail('poll', place.now, [Failure('a', 'it is ill')],
-                     lease='running', into='waits', seconds=0.0)
-    retried = place.store.take_over_expired(['poll'], into='again',
-                                            holder='api-2', seconds=60.0,
-                                            gone=[], limit=9)
+    place.store.start(
+        HeldLease('claimed', 'poll', place.now), ['a', 'b'],
+        NewLease('running', 'w-1', 60.0))
+    place.store.fail(
+        HeldLease('running', 'poll', place.now), [Failure('a', 'it is ill')],
+        NewLease('waits', '', 0.0))
+    retried = place.store.take_over_expired(
+        TakeOverRequest(['poll'], [], 9), NewLease('again', 'api-2', 60.0))
     [one] = place.tell('history')[1]
     # The worker has died during its runs.
-    lost = place.store.take_over_expired(['poll'], into='once-more',
-                                         holder='api-2', seconds=60.0,
-                                         gone=['w-1'], silence_timeout=0.0,
-                                         limit=9)
+    lost = place.store.take_over_expired(
+        TakeOverRequest(['poll'], ['w-1'], 9, silence_timeout=0.0),
+        NewLease('once-more', 'api-2', 60.0))
     [two] = place.tell('history')[1]
 
     assert [claim.object for lease in retried for claim in lease.claims] == [

@@ -21,8 +21,10 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.dialects import dialect
 from distperiodic.adapters.sql.dialects import mysql
 from distperiodic.core import ring
+from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import SkipRequest
 from distperiodic.operator import queries
 from distperiodic.operator.group_reader import GroupStore
@@ -128,8 +130,9 @@ def test_each_object_and_tick_comes_to_one_class(place, tick):
     assert claiming.claim(store, 'poll', tick + 6 * MINUTE, ['a'],
                           lease='second', holder='api-1', seconds=60.0,
                           supersede=True).superseded == 1
-    store.discard('poll', tick + 5 * MINUTE, ['b'], lease='first',
-                  ending=State.CANCELLED, reason='not now')
+    store.discard(
+        HeldLease('first', 'poll', tick + 5 * MINUTE), ['b'], State.CANCELLED,
+        reason='not now')
     store.skip(SkipRequest(
         'poll', tick + 6 * MINUTE, ['b', 'c'], holder='api-1',
         by=SkippedBy.OVERLAP, reason='busy'))
@@ -326,9 +329,10 @@ def test_pruning_leaves_no_unexplained_tick_of_an_open_claim(
 
     code, found = audit(place, tasks=False)
     assert (code, found['poll']['pending']) == (0, 1)
-    place.store.start('poll', tick, ['a'], lease='first', into='second',
-                      holder='w-1', seconds=60.0)
-    place.store.finish('poll', tick, ['a'], lease='second')
+    place.store.start(
+        HeldLease('first', 'poll', tick), ['a'],
+        NewLease('second', 'w-1', 60.0))
+    place.store.finish(HeldLease('second', 'poll', tick), ['a'])
     code, found = audit(place, tasks=False)
     assert (code, found['poll']['on_time']) == (0, 2)
 

@@ -9,6 +9,8 @@ import subprocess
 
 import pytest
 
+from distperiodic.core.claim import HeldLease
+from distperiodic.core.claim_request import NewLease
 from tests import claiming
 from tests import waiting
 from tests.functional import commands
@@ -59,8 +61,9 @@ def terminal(place):
 def start(place, job, *objects):
     claiming.claim(place.store, job, place.now, objects, lease=job,
                    holder='vm:0', seconds=60.0, supersede=False)
-    place.store.start(job, place.now, objects, lease=job, into=f'{job} runs',
-                      holder='vm:1', seconds=60.0)
+    place.store.start(
+        HeldLease(job, job, place.now), objects,
+        NewLease(f'{job} runs', 'vm:1', 60.0))
 
 
 def test_top_shows_the_group_as_it_is_now(place, terminal):

@@ -38,7 +38,10 @@ from distperiodic.adapters.sql.limits import IDLE
 from distperiodic.adapters.sql.session import finish_in
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.claim import Failure
+from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import State
+from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import TakeOverRequest
 from tests import claiming
 from tests import proxy
 from tests import waiting
@@ -676,8 +679,8 @@ def test_a_process_stopped_inside_a_transaction_blocks_no_other_for_long(
         while not over and time.monotonic() < began + 20:
             with contextlib.suppress(exceptions.StoreUnavailable):
                 over = store.take_over_expired(
-                    [job], into=f'again-{job}', holder='api-2', seconds=60.0,
-                    gone=['api-1'], limit=9)
+                    TakeOverRequest([job], ['api-1'], 9),
+                    NewLease(f'again-{job}', 'api-2', 60.0))
             took = time.monotonic() - began
         with contextlib.suppress(Exception):
             stopped.invalidate()
@@ -700,10 +703,9 @@ def test_a_handler_that_never_commits_its_end_blocks_no_other_for_long(
     store = SqlClaimStore(postgresql.url, namespace='tests')
     claim(store, 'a', job=job)
     [lease] = store.take_over_expired(
-        [job], into=f'mine-{job}', holder='api-1', seconds=60.0,
-        gone=['api-1'], limit=9)
-    assert store.start(job, 1, ['a'], lease=lease.id, into=runs,
-                       holder='worker-1', seconds=60.0)
+        TakeOverRequest([job], ['api-1'], 9),
+        NewLease(f'mine-{job}', 'api-1', 60.0))
+    assert store.start(lease.held, ['a'], NewLease(runs, 'worker-1', 60.0))
     engine = sa.create_engine(sa.make_url(postgresql.url).set(
         drivername='postgresql+psycopg'))
     with engine.connect() as session:
@@ -714,8 +716,8 @@ def test_a_handler_that_never_commits_its_end_blocks_no_other_for_long(
         while not over and time.monotonic() < began + 25:
             with contextlib.suppress(exceptions.StoreUnavailable):
                 over = store.take_over_expired(
-                    [job], into=f'again-{job}', holder='api-2', seconds=60.0,
-                    gone=['worker-1'], limit=9)
+                    TakeOverRequest([job], ['worker-1'], 9),
+                    NewLease(f'again-{job}', 'api-2', 60.0))
         with pytest.raises(sa.exc.DBAPIError):
             session.commit()
             session.execute(sa.select(1))
@@ -794,10 +796,11 @@ def test_services_that_share_a_database_have_nothing_to_do_with_each_other(
 
     assert len(claim(nodes, 'a').won) == 1
     assert len(claim(volumes, 'a').won) == 1
-    asked = {'into': 'again', 'holder': 'x', 'seconds': 60.0, 'limit': 9}
-    assert volumes.take_over_expired(['poll'], gone=['api-1'],
-                                     **asked)[0].claims != []
-    assert nodes.take_over_expired(['poll'], gone=[], **asked) == []
+    into = NewLease('again', 'x', 60.0)
+    assert volumes.take_over_expired(
+        TakeOverRequest(['poll'], ['api-1'], 9), into)[0].claims != []
+    assert nodes.take_over_expired(
+        TakeOverRequest(['poll'], [], 9), into) == []
     for store in nodes, volumes:
         store.close()
 
@@ -840,15 +843,17 @@ def test_dead_objects_are_kept_with_their_errors(empty):
     store = SqlClaimStore(empty, namespace='tests')
     claiming.claim(store, 'poll', 5, ['a', 'b'], lease='one', holder='api-1',
                    seconds=60.0, supersede=False)
-    store.start('poll', 5, ['a'], lease='one', into='two', holder='w-1',
-                seconds=60.0)
+    store.start(
+        HeldLease('one', 'poll', 5), ['a'], NewLease('two', 'w-1', 60.0))
 
     for _ in range(2):
-        assert store.fail('poll', 5, [Failure(
-            'a', 'bad \U0001f4a3 \0 \ud800', 'x' * 200_000)], lease='two',
-            into=None) == {'a'}
-        assert store.discard('poll', 5, ['b'], lease='one', ending=State.DEAD,
-                             reason='no such job') == 1
+        assert store.fail(
+            HeldLease('two', 'poll', 5),
+            [Failure('a', 'bad \U0001f4a3 \0 \ud800', 'x' * 200_000)],
+            None) == {'a'}
+        assert store.discard(
+            HeldLease('one', 'poll', 5), ['b'], State.DEAD,
+            reason='no such job') == 1
 
     engine = database.make_engine(empty)
     with engine.connect() as connection:

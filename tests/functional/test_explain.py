@@ -13,8 +13,10 @@ from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import tables
 from distperiodic.core import reason
 from distperiodic.core.claim import Failure
+from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import SkipRequest
 from tests import claiming
 from tests.functional.places import SECOND
@@ -69,14 +71,14 @@ class Scene:
     def start(self, tick, holder='w-1', seconds=600.0):
         self.claim(tick)
         assert self.store.start(
-            'poll', tick, ['a'], lease='claimed', into='running',
-            holder=holder, seconds=seconds)
+            HeldLease('claimed', 'poll', tick), ['a'],
+            NewLease('running', holder, seconds))
 
-    def fail(self, tick, **options):
+    def fail(self, tick, into=None):
         self.start(tick)
         assert self.store.fail(
-            'poll', tick, [Failure('a', 'it is ill')], lease='running',
-            **options)
+            HeldLease('running', 'poll', tick), [Failure('a', 'it is ill')],
+            into)
 
     def skip(self, by, reason='so it is', tick=None):
         assert self.store.skip(SkipRequest(
@@ -147,7 +149,7 @@ def test_it_was_skipped(scene_anywhere, by, why):
 
 def test_it_is_dead(scene_anywhere):
     scene = scene_anywhere
-    scene.fail(scene.due, into=None)
+    scene.fail(scene.due)
 
     told = scene.explain()
 
@@ -162,7 +164,7 @@ def test_it_is_dead(scene_anywhere):
 def test_an_object_that_fails_at_each_tick_is_not_well(scene):
     """The next tick is claimed, so the object is not dead any more."""
     for back in (3, 2, 1):
-        scene.fail(scene.due - back * (scene.due - scene.before), into=None)
+        scene.fail(scene.due - back * (scene.due - scene.before))
     scene.start(scene.due)
 
     code, told = scene.place.tell('why', 'poll', 'a', '--tasks', 'tasks:Tasks')
@@ -180,8 +182,8 @@ def test_it_was_put_off(scene):
     told = scene.explain()
     assert told['reason'] == 'waits for a worker'
     assert re.search(r' since 20\d\d-', told['answer'])
-    scene.store.discard('poll', scene.due, ['a'], lease='claimed',
-                        ending=State.CANCELLED)
+    scene.store.discard(
+        HeldLease('claimed', 'poll', scene.due), ['a'], State.CANCELLED)
     assert scene.explain()['reason'] == 'cancelled'
 
 
@@ -196,7 +198,7 @@ def test_it_runs(scene_anywhere):
 
 
 def test_it_waits_for_a_retry(scene):
-    scene.fail(scene.due, into='again', seconds=600.0)
+    scene.fail(scene.due, NewLease('again', '', 600.0))
 
     told = scene.explain()
 
@@ -275,8 +277,8 @@ def test_a_missing_holder_and_a_missing_scheduler_are_explained(
 
     assert told['reason'] == 'holder gone'
     assert 'owner' not in told
-    scene.store.discard('poll', scene.due, ['a'], lease='claimed',
-                        ending=State.CANCELLED)
+    scene.store.discard(
+        HeldLease('claimed', 'poll', scene.due), ['a'], State.CANCELLED)
     engine = database.make_engine(scene.place.url)
     with engine.begin() as connection:
         connection.execute(sa.update(tables.claim).values(
@@ -403,9 +405,10 @@ def test_why_of_a_tick_that_a_newer_one_replaced(scene, earlier):
         assert claiming.claim(scene.store, 'poll', earlier(number), ['a'],
                               lease=f'of-{number}', holder='api-1',
                               seconds=600.0, supersede=True).won
-    scene.store.start('poll', earlier(4), ['a'], lease='of-4', into='running',
-                      holder='w-1', seconds=600.0)
-    scene.store.finish('poll', earlier(4), ['a'], lease='running')
+    scene.store.start(
+        HeldLease('of-4', 'poll', earlier(4)), ['a'],
+        NewLease('running', 'w-1', 600.0))
+    scene.store.finish(HeldLease('running', 'poll', earlier(4)), ['a'])
     for number in 3, 2, 1:
         scene.ran(earlier(number))
 

@@ -22,7 +22,10 @@ from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import State
+from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import TakeOverRequest
 from tests import claiming
 from tests import services
 from tests import waiting
@@ -90,8 +93,7 @@ def claim(store, job, tick, objects, lease, seconds=LONG):
 
 def start(store, job, tick, objects, lease, into, holder=WORKER):
     return [one.object for one in store.start(
-        job, tick, objects, lease=lease, into=into, holder=holder,
-        seconds=LONG)]
+        HeldLease(lease, job, tick), objects, NewLease(into, holder, LONG))]
 
 
 def run(stores, job, tick, objects):
@@ -100,7 +102,7 @@ def run(stores, job, tick, objects):
     claimed, started, finished = stores
     assert claim(claimed, job, tick, objects, lease) == objects
     assert start(started, job, tick, objects, lease, into) == objects
-    assert finished.finish(job, tick, objects, lease=into) == set(objects)
+    assert finished.finish(HeldLease(into, job, tick), objects) == set(objects)
 
 
 def at_once(*calls):
@@ -194,7 +196,7 @@ def test_a_node_that_has_much_to_catch_up_with_is_waited_for(
 
     assert start(second, job, tick, MANY, lease, into) == MANY
     assert third.renew([into], holder=WORKER, seconds=LONG) == {into}
-    assert first.finish(job, tick, MANY, lease=into) == set(MANY)
+    assert first.finish(HeldLease(into, job, tick), MANY) == set(MANY)
 
 
 def test_a_call_that_no_node_answered_is_answered_by_another(
@@ -210,8 +212,7 @@ def test_a_call_that_no_node_answered_is_answered_by_another(
     for store in (second, third):
         assert start(store, job, tick, MANY, lease, into) == MANY
     for store in (third, first):
-        assert store.finish(
-            job, tick, MANY, lease=into) == set(MANY)
+        assert store.finish(HeldLease(into, job, tick), MANY) == set(MANY)
 
 
 # -- calls on several nodes at the same time
@@ -235,7 +236,7 @@ def test_one_of_the_claimers_on_all_nodes_wins_each_object(cluster, job):
                     won += of
                     keys = [one.object for one in of]
                     begun = start(store, job, tick, keys, lease, into)
-                    ended = store.finish(job, tick, begun, lease=into)
+                    ended = store.finish(HeldLease(into, job, tick), begun)
                     assert ended == set(begun)
         return won
     won = [one for of_one in at_once(*(
@@ -258,8 +259,8 @@ def test_a_lease_is_renewed_on_one_node_or_taken_over_on_another(
     """The two calls never both succeed, even at the same time."""
     first, second, _ = stores
     first.renew([name()], holder=WORKER, seconds=LONG)
-    second.take_over_expired([job], into=name(), holder='', seconds=LONG,
-                             gone=[], limit=1)
+    second.take_over_expired(
+        TakeOverRequest([job], [], 1), NewLease(name(), '', LONG))
     outcomes = set()
     for _ in range(30):
         tick, lease = next(TICKS), name()
@@ -269,14 +270,14 @@ def test_a_lease_is_renewed_on_one_node_or_taken_over_on_another(
             lambda lease=lease: first.renew(
                 [lease], holder=SCHEDULER, seconds=LONG),
             lambda: second.take_over_expired(
-                [job], into=name(), holder='api-2', seconds=LONG, gone=[],
-                limit=1))
+                TakeOverRequest([job], [], 1),
+                NewLease(name(), 'api-2', LONG)))
 
         assert (held == {lease}) != bool(taken)
         outcomes.add(bool(taken))
         end = taken[0].id if taken else lease
-        assert first.discard(job, tick, ['a'], lease=end,
-                             ending=State.CANCELLED) == 1
+        assert first.discard(
+            HeldLease(end, job, tick), ['a'], State.CANCELLED) == 1
     assert outcomes
 
 
@@ -301,7 +302,7 @@ def test_one_of_two_concurrent_starts_at_least_sees_them_both(stores, job):
 
         assert max(running for running, _ in granted) == 2
         for key, (_, into) in zip('ab', granted, strict=True):
-            assert stores[2].finish(job, tick, [key], lease=into) == {key}
+            assert stores[2].finish(HeldLease(into, job, tick), [key]) == {key}
 
 
 def test_tables_made_on_all_nodes_at_once_are_whole(cluster, tmp_path):
@@ -364,7 +365,7 @@ def test_a_node_that_lost_the_others_is_waited_for(
     finally:
         node.join_again()
 
-    assert store.finish(job, tick, MANY, lease=into) == set(MANY)
+    assert store.finish(HeldLease(into, job, tick), MANY) == set(MANY)
 
 
 # In the default run, whole services lose a node, see below.
@@ -387,7 +388,7 @@ def test_a_killed_node_loses_and_doubles_nothing(cluster, job):
         assert until_done(lambda: start(
             store, job, tick, mine, lease, into)) == mine
         assert until_done(lambda: store.finish(
-            job, tick, mine, lease=into)) == set(mine)
+            HeldLease(into, job, tick), mine)) == set(mine)
 
     def work(number):
         with opened(way_url) as store:

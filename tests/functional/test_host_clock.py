@@ -7,6 +7,9 @@ from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.sql import host_clock
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.core.claim import HeldLease
+from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import TakeOverRequest
 from distperiodic.core.schedule import SECOND
 from distperiodic.operator import task_pools
 from distperiodic.operator.group_reader import GroupStore
@@ -70,8 +73,8 @@ def claimed(store, tick):
 
 
 def overdue(store, name='again'):
-    return store.take_over_expired(['poll'], into=name, holder='two',
-                                   seconds=LEASE, gone=[], limit=5)
+    return store.take_over_expired(
+        TakeOverRequest(['poll'], [], 5), NewLease(name, 'two', LEASE))
 
 
 @pytest.mark.parametrize('hours', [1, -1])
@@ -114,16 +117,17 @@ def test_all_processes_of_the_host_have_one_clock(host, open_store):
 
 def test_ticks_go_on_after_the_clock_was_set_back(host, store):
     spacing = 10 * SECOND
-    store.finish('poll', 0, ['a'], lease='none')
+    store.finish(HeldLease('none', 'poll', 0), ['a'])
     ran = []
     host.wall += 7200
     for step in range(60):
         tick = store.now() // spacing * spacing
         if claimed(store, tick):
             ran.append((step, tick))
-            store.start('poll', tick, ['a'], lease=f'lease-{tick}',
-                        into=f'run-{tick}', holder='one', seconds=LEASE)
-            store.finish('poll', tick, ['a'], lease=f'run-{tick}')
+            store.start(
+                HeldLease(f'lease-{tick}', 'poll', tick), ['a'],
+                NewLease(f'run-{tick}', 'one', LEASE))
+            store.finish(HeldLease(f'run-{tick}', 'poll', tick), ['a'])
         if step == 20:
             host.wall -= HOUR
         host.sleep(10)
@@ -151,7 +155,7 @@ def test_after_a_boot_leases_end_when_they_were_to(host, open_store):
 
 def test_a_reader_that_runs_alone_after_a_boot_is_answered(host, open_store):
     before = open_store()
-    before.finish('poll', 0, ['a'], lease='none')
+    before.finish(HeldLease('none', 'poll', 0), ['a'])
 
     host.boot = 'second'
     host.up = 10.0

@@ -17,6 +17,9 @@ from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.steps import MOST_LOSSES
+from distperiodic.core.claim import HeldLease
+from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import TakeOverRequest
 from distperiodic.core.task import MOST_COUNTED
 from tests import waiting
 from tests.functional import commands
@@ -54,9 +57,9 @@ class Desk:
         """Let a scheduler claim all ready steps of a module."""
         steps = self.place.store.steps
         steps.wake()
-        return steps.take([{f'task:{module}.run': 100}], tasks=None,
-                          into=uuid.uuid4().hex, holder='api-1',
-                          seconds=60.0)
+        return steps.take(
+            [{f'task:{module}.run': 100}], None,
+            NewLease(uuid.uuid4().hex, 'api-1', 60.0))
 
     def run(self, module='a', error=None):
         """Run all ready steps of a module until they end."""
@@ -65,22 +68,22 @@ class Desk:
             running = self.start(lease)
             ends = dict.fromkeys(keys, error)
             self.place.store.steps.advance(ports.EndedSteps(
-                lease.job, lease.tick, {} if error else ends,
-                ends if error else {}, running),
+                HeldLease(running, lease.job, lease.tick),
+                {} if error else ends, ends if error else {}),
                 into=uuid.uuid4().hex, pause=lambda attempt: 600.0)
 
     def retake(self):
         """Let a scheduler take over the expired leases."""
         return self.place.store.take_over_expired(
-            ['task:a.run'], into=uuid.uuid4().hex, holder='api-1',
-            seconds=60.0, gone=(), limit=100)
+            TakeOverRequest(['task:a.run'], (), 100),
+            NewLease(uuid.uuid4().hex, 'api-1', 60.0))
 
     def start(self, lease, seconds=60.0,
               holder='host-1:2~00112233aabbccdd'):
         running = uuid.uuid4().hex
         self.place.store.start(
-            lease.job, lease.tick, [c.object for c in lease.claims],
-            lease=lease.id, into=running, holder=holder, seconds=seconds)
+            lease.held, [c.object for c in lease.claims],
+            NewLease(running, holder, seconds))
         return running
 
     def serve(self, *names, part='', name='api-1', **state):

@@ -60,15 +60,15 @@ class NoFence(Bug):
 
     def store(self, kind):
         class Store(kind):
-            def finish(self, job, tick, objects, *, lease, **options):
+            def finish(self, lease, objects, *times):
                 for key in objects:
-                    row = self._rows[job].get(key)
-                    if _runs(row) and row.lease.id != lease:
+                    row = self._rows[lease.job].get(key)
+                    if _runs(row) and row.lease.id != lease.id:
                         self.journal.claims[
-                            job, key, row.tick].counted.append(
-                                self.journal.granted.get((lease, key), 0))
-                        self._end([key], row.lease.id, Move.FINISH)
-                super().finish(job, tick, objects, lease=lease, **options)
+                            lease.job, key, row.tick].counted.append(
+                                self.journal.granted.get((lease.id, key), 0))
+                        self._end(row.lease.id, [key], Move.FINISH)
+                super().finish(lease, objects, *times)
                 return set(objects)
         return Store
 
@@ -78,15 +78,15 @@ class NoCompareAtFinish(Bug):
 
     def store(self, kind):
         class Store(kind):
-            def finish(self, job, tick, objects, *, lease, **options):
-                counted = super().finish(
-                    job, tick, objects, lease=lease, **options)
+            def finish(self, lease, objects, *times):
+                counted = super().finish(lease, objects, *times)
+                name, job, tick = lease
                 for key in objects:
                     if key not in counted and (
-                            lease, key, Move.FINISH) not in self._all_ended:
+                            name, key, Move.FINISH) not in self._all_ended:
                         self.journal.end(
                             job, key, tick, State.DONE.value,
-                            self.journal.granted.get((lease, key), 0))
+                            self.journal.granted.get((name, key), 0))
                 return set(objects)
         return Store
 
@@ -144,20 +144,18 @@ class NoCompareAtStart(Bug):
 
     def store(self, kind):
         class Store(kind):
-            def start(self, job, tick, objects, *, lease, into, holder,
-                      seconds, active=None):
+            def start(self, lease, objects, into, active=None):
+                name, job, tick = lease
                 rows = self._rows.get(job, {})
                 for key in objects:
                     row = rows.get(key)
                     if _runs(row) and row.tick == tick and (
-                            row.lease.id != into):
+                            row.lease.id != into.id):
                         row.state = State.CLAIMED
-                        self._enter(self._leases.get(lease) or LeaseRow(
-                            lease, job, tick, '', self._until(seconds)),
+                        self._enter(self._leases.get(name) or LeaseRow(
+                            name, job, tick, '', self._until(into.seconds)),
                             key, row)
-                return super().start(
-                    job, tick, objects, lease=lease, into=into,
-                    holder=holder, seconds=seconds, active=active)
+                return super().start(lease, objects, into, active)
         return Store
 
 
@@ -204,7 +202,7 @@ class NeverAgain(Bug):
             def reclaim(self, *args, **options):
                 return []
 
-            def take_over_expired(self, jobs, **options):
+            def take_over_expired(self, *arguments):
                 kept = self._leases
                 self._leases = {
                     name: held for name, held in kept.items()
@@ -212,7 +210,7 @@ class NeverAgain(Bug):
                            for row in held.rows.values())}
                 before = set(self._leases)
                 try:
-                    return super().take_over_expired(jobs, **options)
+                    return super().take_over_expired(*arguments)
                 finally:
                     for name in before - set(self._leases):
                         del kept[name]

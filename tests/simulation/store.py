@@ -44,11 +44,11 @@ class SharedStore(SharedMemoryStore):
             self.journal.claim(job, won.object, won.tick, lease.id)
         return answer
 
-    def take_over_expired(self, jobs, **options):
+    def take_over_expired(self, request, into):
         if self._locked('', 'a lease'):
             # A lease with a locked row is taken over by a later search.
             return []
-        return super().take_over_expired(jobs, **options)
+        return super().take_over_expired(request, into)
 
     def skip(self, request):
         job, tick, missed = request.job, request.tick, request.missed
@@ -62,24 +62,22 @@ class SharedStore(SharedMemoryStore):
                         1 + (missed(row.settled) if missed else 0))
         return super().skip(request._replace(objects=objects))
 
-    def start(self, job, tick, objects, *, lease, into, holder, seconds,
-              active=None):
-        known = into in self._leases
-        granted = super().start(job, tick, objects, lease=lease, into=into,
-                                holder=holder, seconds=seconds,
-                                active=active)
+    def start(self, lease, objects, into, active=None):
+        known = into.id in self._leases
+        granted = super().start(lease, objects, into, active)
         if not known:
             for one in granted:
-                self.journal.grant(job, one.object, one.tick, one.fence, into)
+                self.journal.grant(
+                    lease.job, one.object, one.tick, one.fence, into.id)
         return granted
 
-    def _end(self, objects, lease, move):
+    def _end(self, lease, objects, move):
         held = self._leases.get(lease)
         for key, row in list(self._standing(lease, objects, move)):
             self.journal.end(
                 held.job, key, row.tick, _END[move].value,
                 self.journal.granted.get((lease, key), 0))
-        return super()._end(objects, lease, move)
+        return super()._end(lease, objects, move)
 
     def lease_holders(self):
         """Return the holder of each lease that has one, by the lease.

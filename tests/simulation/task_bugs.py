@@ -135,7 +135,7 @@ class StaleFence(_TaskBug):
                             moves.move(task, workflow.advance(
                                 task.definition, task.position,
                                 workflow.CommandOutcome.DONE, False),
-                                after=ended.tick)
+                                after=ended.lease.tick)
                     moves.write()
                 self._database.write(move)
                 return answer

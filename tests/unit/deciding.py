@@ -14,7 +14,9 @@ from distperiodic.core import schedule
 from distperiodic.core.catalogue import Catalogue
 from distperiodic.core.catalogue import Reading
 from distperiodic.core.claim import Authority
+from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import SkippedBy
+from distperiodic.core.claim_request import NewLease
 from distperiodic.core.job import text_of
 from distperiodic.core.member import View
 from distperiodic.core.ring import Ring
@@ -102,8 +104,8 @@ class Bench:
         lease, [claim] = self.lease
         into = self.name()
         [claim] = self.store.start(
-            self.job, claim.tick, [claim.object], lease=lease, into=into,
-            holder='w', seconds=_LONG)
+            HeldLease(lease, self.job, claim.tick), [claim.object],
+            NewLease(into, 'w', _LONG))
         self.lease = into, [claim]
         return claim.place
 
@@ -111,7 +113,7 @@ class Bench:
         """End the granted run as done, and report it to all processes."""
         lease, [claim] = self.lease
         assert self.store.finish(
-            self.job, claim.tick, [claim.object], lease=lease)
+            HeldLease(lease, self.job, claim.tick), [claim.object])
         for process in self.processes:
             process.ended(claim.object)
 
@@ -137,7 +139,7 @@ class Process:
         self.claimer = Claimer(
             Book(Authority.STORE, jobs, queue, grants_here=False,
                  sweep_interval=1.0),
-            scheduler_wiring(clock, new_lease=bench.name, lease=_LONG),
+            scheduler_wiring(clock),
             owns=lambda job, row: True, piece=100, promise=_LONG,
             attendance=attendance, dispatcher=self)
         self.part = Part(job, clock.now(), without_catalogue(job, 'me'))
@@ -156,6 +158,9 @@ class Process:
 
     def holder(self):
         return 'me'
+
+    def new_lease(self):
+        return NewLease(self._bench.name(), 'me', _LONG)
 
     # -- methods that a test calls
 

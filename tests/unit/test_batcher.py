@@ -12,6 +12,8 @@ from distperiodic.core import message
 from distperiodic.core import partition
 from distperiodic.core import ring
 from distperiodic.core.claim import Failure
+from distperiodic.core.claim import HeldLease
+from distperiodic.core.claim_request import NewLease
 from distperiodic.core.refusal import Refusal
 from tests import claiming
 from tests.unit.test_dispatcher import at_work
@@ -402,10 +404,11 @@ def test_thousands_of_retries_may_be_due_at_once(world):
         lease, into = f'claimed-{n}', f'ran-{n}'
         claiming.claim(store, 'poll', 0, [f'x-{n}'], lease=lease,
                        holder='other', seconds=60, supersede=False)
-        store.start('poll', 0, [f'x-{n}'], lease=lease, into=into,
-                    holder='w', seconds=60)
-        store.fail('poll', 0, [Failure(f'x-{n}', 'no')], lease=into,
-                   into=f'retry-{n}', seconds=1.0)
+        store.start(
+            HeldLease(lease, 'poll', 0), [f'x-{n}'], NewLease(into, 'w', 60))
+        store.fail(
+            HeldLease(into, 'poll', 0), [Failure(f'x-{n}', 'no')],
+            NewLease(f'retry-{n}', '', 1.0))
     depth = sys.getrecursionlimit()
     try:
         sys.setrecursionlimit(len(inspect.stack()) + 60)

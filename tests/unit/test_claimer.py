@@ -13,6 +13,7 @@ from distperiodic.core.claim import Authority
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import SkippedBy
+from distperiodic.core.claim_request import NewLease
 from distperiodic.core.due import ALWAYS
 from distperiodic.core.due import Row
 from distperiodic.core.schedule import SECOND
@@ -96,6 +97,9 @@ class Dispatcher:
 
     def holder(self):
         return 'me'
+
+    def new_lease(self):
+        return NewLease('lease', 'me', 60.0)
 
 
 class Desk:

@@ -10,6 +10,8 @@ import pytest
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core.claim import Claim
+from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import TakeOverRequest
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
 from distperiodic.flow.scheduler.in_flight import SentBatch
@@ -758,8 +760,7 @@ def test_claims_in_a_lease_that_was_lost_wait_no_more(world):
         objects=True, every=600.0, offset=60.0), store=store, lease=60.0)
     world.stand_still(61)
     [taken] = store.take_over_expired(
-        ['poll'], into='theirs', holder='other~1', seconds=60, gone=[],
-        limit=100)
+        TakeOverRequest(['poll'], [], 100), NewLease('theirs', 'other~1', 60))
 
     world.advance(1)
 

@@ -9,6 +9,7 @@ import pytest
 
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
+from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import State
 from tests import claiming
 from tests.logged import events
@@ -25,16 +26,14 @@ class Store(MemoryClaimStore):
         super().__init__(clock)
         self.committed = set()
 
-    def fail(self, job, tick, failures, *, lease, **options):
-        super().finish(job, tick, self.committed, lease=lease)
+    def fail(self, lease, failures, *options):
+        super().finish(lease, self.committed)
         return super().fail(
-            job, tick, [one for one in failures
-                        if one.object not in self.committed],
-            lease=lease, **options)
+            lease, [one for one in failures
+                    if one.object not in self.committed], *options)
 
-    def finish(self, job, tick, objects, *, lease, **options):
-        return super().finish(
-            job, tick, objects, lease=lease, **options) | (
+    def finish(self, lease, objects, *options):
+        return super().finish(lease, objects, *options) | (
             self.committed.intersection(objects))
 
 
@@ -83,8 +82,8 @@ def test_a_run_that_its_handler_has_ended_is_reported_as_done(
 def test_a_failure_in_a_lost_lease_is_reported_as_lost(caplog):
     desk = Desk(retries=0)
     assert desk.store.discard(
-        'poll', TICK, ['a', 'b'], lease=desk.grants.lease_of(desk.batch),
-        ending=State.CANCELLED) == 2
+        HeldLease(desk.grants.lease_of(desk.batch), 'poll', TICK), ['a', 'b'],
+        State.CANCELLED) == 2
 
     report = desk.fail()
 

@@ -5,6 +5,7 @@ from distperiodic.core import credit
 from distperiodic.core import message
 from distperiodic.core import partition
 from distperiodic.core.claim import Claim
+from distperiodic.core.claim_request import NewLease
 from distperiodic.flow.counters import Counters
 from distperiodic.flow.scheduler import in_flight
 from tests.unit import world as worlds
@@ -52,7 +53,7 @@ def test_objects_that_are_claimed_and_not_settled_are_recognised():
     jobs = {name: worlds.job(name, objects=True) for name in ('poll', 'other')}
     known = in_flight.InFlight(
         jobs, partition.NONE, shared=(), counters=Counters())
-    lease = in_flight.HeldLease('lease', 'me')
+    lease = NewLease('lease', 'me', 60.0)
     known.put(jobs['poll'], lease, claims('waiting'))
     known.put(jobs['other'], lease, claims('another'))
     known.put_quarantined(jobs['poll'], lease, claims('suspect'), 1)
@@ -68,7 +69,7 @@ def test_a_job_whose_waiting_claims_are_lost_has_no_turn():
     jobs = {name: worlds.job(name, objects=True) for name in ('poll', 'other')}
     known = in_flight.InFlight(
         jobs, partition.NONE, shared=(), counters=Counters())
-    lost, held = (in_flight.HeldLease(id_, 'me') for id_ in ('lost', 'held'))
+    lost, held = (NewLease(id_, 'me', 60.0) for id_ in ('lost', 'held'))
     for lease, waiting in (lost, 1), (held, 3):
         known.put(jobs['poll'], lease, [
             claim._replace(place=waiting * SECOND, waiting=waiting * SECOND)
@@ -94,7 +95,7 @@ def test_an_object_whose_claim_was_superseded_waits_once():
             for name, topic in (('poll', 'a'), ('other', 'a'), ('far', 'b'))}
     known = in_flight.InFlight(
         jobs, partition.NONE, shared=(), counters=Counters())
-    lease = in_flight.HeldLease('lease', 'me')
+    lease = NewLease('lease', 'me', 60.0)
     known.put(jobs['poll'], lease, claims(*'abcde'))
     known.put(jobs['poll'], lease,
               [claim._replace(fence=7) for claim in claims('a', 'b')], 2)

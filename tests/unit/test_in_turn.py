@@ -8,9 +8,9 @@ import random
 import pytest
 
 from distperiodic.core import message
+from distperiodic.core.claim_request import NewLease
 from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import Overlap
-from distperiodic.flow.scheduler.in_flight import HeldLease
 from distperiodic.flow.scheduler.in_flight import Line
 from tests.unit.test_in_flight import claims
 from tests.unit.world import World
@@ -191,7 +191,7 @@ def line_of(*places):
     line = Line()
     for number, place in enumerate(places):
         [claim] = claims(f'o{number}')
-        line.put(HeldLease(f'l{number}', 'me'),
+        line.put(NewLease(f'l{number}', 'me', 60.0),
                  [claim._replace(place=place * SECOND)])
     return line
 
@@ -217,7 +217,7 @@ class Waiting:
         """Put objects with these places, which wait since 10 s."""
         for key, place in places.items():
             [claim] = claims(key)
-            self.line.put(HeldLease(f'{key} at {place}', 'me'), [
+            self.line.put(NewLease(f'{key} at {place}', 'me', 60.0), [
                 claim._replace(place=int(place * SECOND),
                                waiting=10 * SECOND)])
 
@@ -281,7 +281,7 @@ def test_steps_of_tasks_have_no_rounds():
 def test_a_batch_has_claims_of_one_lease():
     line = Line()
     for lease, names in ('x', 'ab'), ('y', 'cd'):
-        line.put(HeldLease(lease, 'me'), claims(*names))
+        line.put(NewLease(lease, 'me', 60.0), claims(*names))
 
     groups = [line.take(10)[0] for _ in range(2)]
 
@@ -294,10 +294,10 @@ def superseding(names, fence=7):
 
 def test_superseded_claims_are_not_taken():
     line = Line()
-    line.put(HeldLease('x', 'me'), claims(*'abcde'))
-    line.put(HeldLease('z', 'me'), claims(*'uvwxyz'))
+    line.put(NewLease('x', 'me', 60.0), claims(*'abcde'))
+    line.put(NewLease('z', 'me', 60.0), claims(*'uvwxyz'))
 
-    assert line.put(HeldLease('y', 'me'), superseding('ab'), 2) == 0
+    assert line.put(NewLease('y', 'me', 60.0), superseding('ab'), 2) == 0
     first, removed = line.take(10)
 
     assert [claim.object for claim in first.claims] == ['c', 'd', 'e']
@@ -308,10 +308,10 @@ def test_superseded_claims_are_not_taken():
 
 def test_a_request_may_supersede_the_claims_of_some_of_its_objects():
     line = Line()
-    line.put(HeldLease('x', 'me'), claims(*'abcd'))
+    line.put(NewLease('x', 'me', 60.0), claims(*'abcd'))
     again, new = superseding('ae')
 
-    line.put(HeldLease('y', 'me'), [again._replace(waiting=1),
+    line.put(NewLease('y', 'me', 60.0), [again._replace(waiting=1),
                                     new._replace(waiting=9)], 1)
 
     assert sorted(sum(taken(line), [])) == [*'abcde']
@@ -319,8 +319,8 @@ def test_a_request_may_supersede_the_claims_of_some_of_its_objects():
 
 def test_superseded_claims_do_not_pile_up():
     line = Line()
-    line.put(HeldLease('x', 'me'), claims(*'abcd'))
-    removed = [line.put(HeldLease(f'y{n}', 'me'),
+    line.put(NewLease('x', 'me', 60.0), claims(*'abcd'))
+    removed = [line.put(NewLease(f'y{n}', 'me', 60.0),
                         superseding('abcd', 10 + n), 4) for n in range(10)]
 
     assert removed == [4] * 10
@@ -349,7 +349,7 @@ def test_the_cost_of_a_claim_does_not_depend_on_how_many_wait():
     for size in 2_000, 8_000:
         line, compared = Line(), 0
         for at in range(0, size, 500):
-            line.put(HeldLease(f'l{at}', 'me'), [
+            line.put(NewLease(f'l{at}', 'me', 60.0), [
                 claim._replace(place=Place(n * SECOND // 100))
                 for n, claim in enumerate(claims(*map(str, range(500))), at)])
         assert compared < 4 * size

@@ -11,7 +11,10 @@ from distperiodic.adapters.local.inline_queue import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import Failure
+from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import State
+from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import TakeOverRequest
 from tests import claiming
 from tests.kept import kept
 from tests.unit.world import Clock
@@ -50,8 +53,7 @@ class Owner:
     def start(self, tick, lease, objects):
         into = self.name()
         granted = self.store.start(
-            'poll', tick, objects, lease=lease, into=into, holder='w',
-            seconds=LONG)
+            HeldLease(lease, 'poll', tick), objects, NewLease(into, 'w', LONG))
         assert [one.object for one in granted] == list(objects)
         return into
 
@@ -62,30 +64,32 @@ class Owner:
         lease, won = self.claim(tick, *objects)
         keys = [one.object for one in won]
         into = self.start(tick, lease, keys)
-        assert self.store.finish('poll', tick, keys, lease=into) == {*keys}
+        assert self.store.finish(
+            HeldLease(into, 'poll', tick), keys) == {*keys}
         return won
 
     def end(self, tick, key, state):
         """Claim an object and bring the claim to *state*."""
         lease, [one] = self.claim(tick, key)
         if state in (State.SKIPPED, State.SUPERSEDED, State.CANCELLED):
-            assert self.store.discard('poll', tick, [key], lease=lease,
-                                      ending=state) == 1
+            assert self.store.discard(
+                HeldLease(lease, 'poll', tick), [key], state) == 1
         elif state is not State.CLAIMED:
             into = self.start(tick, lease, [key])
             if state is State.DONE:
-                assert self.store.finish('poll', tick, [key], lease=into)
+                assert self.store.finish(HeldLease(into, 'poll', tick), [key])
             elif state in (State.DEAD, State.RETRY):
                 assert self.store.fail(
-                    'poll', tick, [Failure(key, 'no')], lease=into,
-                    into=None if state is State.DEAD else self.name())
+                    HeldLease(into, 'poll', tick), [Failure(key, 'no')],
+                    None if state is State.DEAD
+                    else NewLease(self.name(), '', 0.0))
         return one
 
     def reclaim(self, tick, key, lease):
         into = self.name()
         [anew] = self.store.reclaim(
-            'poll', tick, [key], leases=[lease], into=into, holder='me',
-            seconds=LONG)
+            [HeldLease(lease, 'poll', tick)], [key],
+            NewLease(into, 'me', LONG))
         return into, anew
 
 
@@ -112,8 +116,8 @@ def test_a_fence_grows_where_an_object_was_given_out_for_ever(owner):
     for _ in range(1000):
         lease, one = owner.reclaim(
             TICK, 'a', owner.start(TICK, lease, ['a']))
-    owner.store.finish('poll', TICK, ['a'],
-                       lease=owner.start(TICK, lease, ['a']))
+    owner.store.finish(
+        HeldLease(owner.start(TICK, lease, ['a']), 'poll', TICK), ['a'])
 
     later = owner.claim_one(TICK + 1000)
 
@@ -147,16 +151,17 @@ def test_the_fence_of_an_object_only_grows(seed):
                 state = 'claimed'
             elif what < 0.7:
                 assert owner.store.fail(
-                    'poll', tick, [Failure('a', 'no')], lease=lease,
-                    into=owner.name(), seconds=1.0)
+                    HeldLease(lease, 'poll', tick), [Failure('a', 'no')],
+                    NewLease(owner.name(), '', 1.0))
                 owner.clock.advance(60)
                 [again] = owner.store.take_over_expired(
-                    ['poll'], into=owner.name(), holder='me', seconds=LONG,
-                    gone=[], limit=9)
+                    TakeOverRequest(['poll'], [], 9),
+                    NewLease(owner.name(), 'me', LONG))
                 lease, [one] = again.id, again.claims
                 state = 'claimed'
             else:
-                assert owner.store.finish('poll', tick, ['a'], lease=lease)
+                assert owner.store.finish(
+                    HeldLease(lease, 'poll', tick), ['a'])
                 state = 'ended'
                 continue
         if chance.random() < 0.8:
@@ -205,13 +210,12 @@ def test_a_clock_that_is_set_ends_no_lease_and_holds_none(owner, hours):
 
     owner.clock.advance(LONG - 1)
     assert owner.store.take_over_expired(
-        ['poll'], into=owner.name(), holder='me', seconds=LONG, gone=[],
-        limit=9) == []
+        TakeOverRequest(['poll'], [], 9),
+        NewLease(owner.name(), 'me', LONG)) == []
     owner.clock.advance(2)
 
     [taken] = owner.store.take_over_expired(
-        ['poll'], into=owner.name(), holder='me', seconds=LONG, gone=[],
-        limit=9)
+        TakeOverRequest(['poll'], [], 9), NewLease(owner.name(), 'me', LONG))
     assert [one.object for one in taken.claims] == ['a']
 
 
@@ -248,8 +252,8 @@ def test_an_open_claim_is_not_forgotten(owner):
 
     assert kept(owner.store, str) < 25_000
     assert owner.store.start(
-        'poll', TICK, ['kept'], lease=lease, into='into', holder='w',
-        seconds=LONG)[0][:4] == claimed[:4]
+        HeldLease(lease, 'poll', TICK), ['kept'],
+        NewLease('into', 'w', LONG))[0][:4] == claimed[:4]
 
 
 def test_no_lease_is_kept_of_claims_that_have_ended(owner):

@@ -123,7 +123,7 @@ def test_the_next_step_runs_where_the_last_one_ended(desk):
 
     [proceed] = desk.store.steps.asked
     assert set(proceed.jobs) == {A.name, B.name}
-    assert (proceed.holder, proceed.seconds) == (holder_of(WORKER), LEASE)
+    assert proceed.into[1:] == (holder_of(WORKER), LEASE)
     [after] = desk.runs
     assert (after.job, after.objects, after.fences) == (B.name, ['t'], [7])
     assert after.steps == {'t': inputs('t', 1)}

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from distperiodic import exceptions
+from distperiodic.core.claim import HeldLease
 from distperiodic.core.context import MAX_PROGRESS
 from distperiodic.core.context import Context
 from tests.unit import world as worlds
@@ -164,8 +165,8 @@ def test_progress_during_an_outage_of_the_store_is_saved_as_it_is_last():
 
     assert len(desk.line.asked) == 1
     desk.line.answer()
-    lease = desk.grants.lease_of(run)
-    assert desk.store.load_progress('poll', ['a'], lease=lease) == {'a': '99'}
+    lease = HeldLease(desk.grants.lease_of(run), 'poll', run.tick)
+    assert desk.store.load_progress(lease, ['a']) == {'a': '99'}
 
 
 def test_the_traceback_of_a_final_failure_goes_to_the_store():
@@ -174,8 +175,8 @@ def test_the_traceback_of_a_final_failure_goes_to_the_store():
     [run] = desk.runs
     told = []
     fail = desk.store.fail
-    desk.store.fail = lambda job, tick, failures, **options: (
-        told.extend(failures) or fail(job, tick, failures, **options))
+    desk.store.fail = lambda lease, failures, *options: (
+        told.extend(failures) or fail(lease, failures, *options))
 
     desk.report(run, failed=[(0, 'OSError: no')], tracebacks={0: 'at line 7'})
 

@@ -9,6 +9,7 @@ from distperiodic.core.claim import Authority
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Lease
 from distperiodic.core.claim import State
+from distperiodic.core.claim_request import NewLease
 from distperiodic.flow.counters import Counters
 from distperiodic.flow.events import Released
 from distperiodic.flow.leases import Book
@@ -32,9 +33,10 @@ class Store:
     def holders(self, jobs):
         return self.held
 
-    def take_over_expired(self, jobs, *, gone, limit, **options):
-        self.gone.append(set(gone))
-        taken, self.ended = self.ended[:limit], self.ended[limit:]
+    def take_over_expired(self, request, into):
+        self.gone.append(set(request.gone))
+        taken, self.ended = (
+            self.ended[:request.limit], self.ended[request.limit:])
         return taken
 
 
@@ -68,8 +70,14 @@ def hand(book):
 
 @pytest.fixture
 def again(book, clock, hand):
+    return recovering(hand, book, clock)
+
+
+def recovering(hand, book, clock, **wired):
     return recovery.Recovery(
-        hand, book, worlds.scheduler_wiring(clock), holder=lambda: 'me')
+        hand, book, worlds.scheduler_wiring(clock, **wired),
+        holder=lambda: 'me',
+        new_lease=lambda: NewLease('lease', 'me', 60.0))
 
 
 def leases(number):
@@ -185,10 +193,8 @@ def test_a_claim_that_is_lost_too_often_is_reported_as_released(
     Released event.
     """
     events = []
-    store.discard = lambda job, tick, keys, **options: len(keys)
-    again = recovery.Recovery(
-        hand, book, worlds.scheduler_wiring(clock, put=events.append),
-        holder=lambda: 'me')
+    store.discard = lambda lease, keys, ending, reason: len(keys)
+    again = recovering(hand, book, clock, put=events.append)
     store.ended = [Lease(
         'l', 'poll', 1, [Claim('a', 1, UNBOUNDED, 1)],
         State.RUNNING)]

@@ -9,8 +9,11 @@ from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core import partition
 from distperiodic.core import schedule
+from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import State
 from distperiodic.core.claim import granted_lease
+from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import TakeOverRequest
 from distperiodic.core.job import Delivery
 from distperiodic.core.member import holder_of
 from distperiodic.core.refusal import Refusal
@@ -92,9 +95,9 @@ class Desk:
         'taken'.
         """
         anew = self.store.reclaim(
-            batch.job, batch.tick, objects or batch.objects,
-            leases=[batch.lease, granted(batch)],
-            into='taken', holder='api-2', seconds=600)
+            [HeldLease(lease, batch.job, batch.tick)
+             for lease in (batch.lease, granted(batch))],
+            objects or batch.objects, NewLease('taken', 'api-2', 600))
         assert anew
         return anew
 
@@ -106,8 +109,8 @@ class Desk:
 
     def overdue(self, name='poll'):
         return self.store.take_over_expired(
-            [name], into=f'again-{self.clock.now()}', holder='api-1',
-            seconds=600, gone=[], limit=100)
+            TakeOverRequest([name], [], 100),
+            NewLease(f'again-{self.clock.now()}', 'api-1', 600))
 
     def live(self, seconds, *alive):
         """Let time pass. Every quarter of a lease, the worker sends heartbeats
@@ -350,8 +353,8 @@ def test_done_retried_and_dead_of_one_report_are_reported_together():
     lost, fresh = desk.accept('b'), desk.batch('a', 'c')
     desk.lose(lost)
     both = desk.store.reclaim(
-        'poll', TICK, ['a', 'b', 'c'], leases=[fresh.lease, 'taken'],
-        into='both', holder='api-1', seconds=600)
+        [HeldLease(lease, 'poll', TICK) for lease in (fresh.lease, 'taken')],
+        ['a', 'b', 'c'], NewLease('both', 'api-1', 600))
     assert [one.attempt for one in both] == [1, 2, 1]
     batch = batch_of(both, 'both')
     desk.grants.accept(batch)
@@ -425,8 +428,8 @@ def test_results_after_the_lease_was_lost_do_not_count(desk, caplog):
     # The result of the next run counts.
     assert {one.attempt for one in anew} == {2}
     assert desk.store.start(
-        'poll', TICK, ['a', 'b'], lease='taken', into='next', holder='w2',
-        seconds=60) == anew
+        HeldLease('taken', 'poll', TICK), ['a', 'b'],
+        NewLease('next', 'w2', 60)) == anew
 
 
 def test_results_that_were_lost_in_part_count_for_the_others():
@@ -439,8 +442,8 @@ def test_results_that_were_lost_in_part_count_for_the_others():
     for name, kept in ('poll', 'retried'), ('tidy', 'failed'):
         batch = desk.accept('a', 'b', 'c', 'd', 'e', 'f', name=name)
         desk.store.reclaim(
-            name, TICK, lost, leases=[f'{batch.lease}.{batch.id}'],
-            into=f'{name} taken', holder='api-2', seconds=LEASE)
+            [HeldLease(f'{batch.lease}.{batch.id}', name, TICK)], lost,
+            NewLease(f'{name} taken', 'api-2', LEASE))
 
         told = desk.report(batch, done=[0, 1], failed=[
             (n, f'error {n}') for n in (2, 3, 4, 5)])
@@ -482,8 +485,8 @@ def test_results_of_a_batch_that_was_not_granted_count_for_nothing(desk):
         batch.id, WORKER, lost=[2, 0], refused=[(1, Refusal.DRAINING)])
     # The claim still waits in its scheduler's lease.
     assert len(desk.store.start(
-        'poll', TICK, batch.objects, lease=batch.lease, into='into',
-        holder='w', seconds=60)) == 3
+        HeldLease(batch.lease, 'poll', TICK), batch.objects,
+        NewLease('into', 'w', 60))) == 3
 
 
 def test_results_of_the_run_of_another_worker_count_for_nothing(desk):
@@ -708,8 +711,9 @@ def crowd(*running):
     desk = Desk(worlds.job('poll', max_in_flight=4))
     if running:
         other = desk.batch(*running)
-        desk.store.start('poll', TICK, running, lease=other.lease,
-                         into='other', holder='w2', seconds=LEASE)
+        desk.store.start(
+            HeldLease(other.lease, 'poll', TICK), running,
+            NewLease('other', 'w2', LEASE))
     return desk
 
 
@@ -774,19 +778,20 @@ def test_a_batch_that_waits_too_long_is_refused_and_was_not_started():
     assert (told.batch, told.refused) == (waits.id, [(0, Refusal.JOB_LIMIT)])
     # The claim is still in its scheduler's lease.
     assert desk.store.start(
-        'poll', TICK, ['c'], lease=waits.lease, into='later', holder='w2',
-        seconds=LEASE)
+        HeldLease(waits.lease, 'poll', TICK), ['c'],
+        NewLease('later', 'w2', LEASE))
 
 
 @pytest.mark.parametrize('fails', [False, True])
 def test_a_batch_that_waits_finds_a_place_that_others_left(fails):
     desk = Desk(worlds.job('poll', max_in_flight=2), shared=True)
     other = desk.batch('x', 'y')
-    desk.store.start('poll', TICK, ['x', 'y'], lease=other.lease,
-                     into='other', holder='w2', seconds=LEASE)
+    desk.store.start(
+        HeldLease(other.lease, 'poll', TICK), ['x', 'y'],
+        NewLease('other', 'w2', LEASE))
     desk.accept('a')
     waits = desk.accept('b')
-    desk.store.finish('poll', TICK, ['x', 'y'], lease='other')
+    desk.store.finish(HeldLease('other', 'poll', TICK), ['x', 'y'])
 
     if fails:
         desk.line.slow = True
@@ -806,8 +811,9 @@ def test_the_jobs_of_a_partition_are_counted_together():
                 worlds.job('third', objects=True),
                 partitions={'default': partition.Partition('default', 3)})
     running = desk.batch('x', 'y', name='other')
-    desk.store.start('other', TICK, ['x', 'y'], lease=running.lease,
-                     into='other', holder='w2', seconds=LEASE)
+    desk.store.start(
+        HeldLease(running.lease, 'other', TICK), ['x', 'y'],
+        NewLease('other', 'w2', LEASE))
 
     desk.accept('a', 'b', name='third')
 

@@ -195,13 +195,13 @@ class Store(MemoryClaimStore):
         super().__init__(clock)
         self.times = collections.defaultdict(list)
 
-    def finish(self, *arguments, times, **options):
+    def finish(self, lease, objects, times):
         self.times['finish'].append(times)
-        return super().finish(*arguments, **options)
+        return super().finish(lease, objects)
 
-    def fail(self, *arguments, times, **options):
+    def fail(self, lease, failures, into, times):
         self.times['fail'].append(times)
-        return super().fail(*arguments, **options)
+        return super().fail(lease, failures, into)
 
 
 def test_the_store_gets_the_times_with_the_results_and_late_starts_once():

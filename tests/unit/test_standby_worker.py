@@ -79,10 +79,10 @@ class Store(MemoryClaimStore):
     def partitions(self):
         return self.row
 
-    def start(self, *args, active=None, **options):
+    def start(self, lease, objects, into, active=None):
         if active is not None and not self.row.is_in_force(active):
             return []
-        return super().start(*args, **options)
+        return super().start(lease, objects, into)
 
 
 class Desk:

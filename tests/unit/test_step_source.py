@@ -10,6 +10,7 @@ from distperiodic.core.claim import Authority
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Lease
 from distperiodic.core.claim import State
+from distperiodic.core.claim_request import NewLease
 from distperiodic.core.job import command_job
 from distperiodic.flow import events
 from distperiodic.flow.leases import Book
@@ -33,7 +34,7 @@ class Steps:
         self.woken += 1
         return self.woken % 3 == 1
 
-    def take(self, rooms, *, tasks, into, holder, seconds):
+    def take(self, rooms, tasks, into):
         jobs = {name: steps for room in rooms for name, steps in room.items()}
         assert len(jobs) == sum(map(len, rooms))
         self.asked.append((jobs, tasks))
@@ -44,7 +45,7 @@ class Steps:
             self.ready[name] = [task for task in self.ready[name]
                                 if task not in found]
             if found:
-                leases.append(Lease(f'{into}.{name}', name, 1, [
+                leases.append(Lease(f'{into.id}.{name}', name, 1, [
                     Claim(task, 1, 1, 1) for task in found], State.CLAIMED))
         return leases
 
@@ -83,8 +84,8 @@ class Dispatcher:
     def room_for(self, job):
         return self.room[job.name]
 
-    def holder(self):
-        return 'me'
+    def new_lease(self):
+        return NewLease('lease', 'me', 60.0)
 
     def offer(self, job, lease, claims):
         self.offered += [(job.name, claim.object) for claim in claims]
@@ -101,7 +102,7 @@ class Scheduler:
         self.source = StepSource(
             Book(Authority.STORE, {job.name: job for job in jobs}, self.store,
                  grants_here=False, sweep_interval=SWEEP),
-            worlds.scheduler_wiring(self.clock, new_lease=lambda: 'lease'),
+            worlds.scheduler_wiring(self.clock),
             self.dispatcher, self.pump)
 
     def pump(self):

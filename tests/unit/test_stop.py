@@ -6,6 +6,9 @@ free for the others, at whatever moment the stop comes.
 import pytest
 
 from distperiodic.core.claim import Authority
+from distperiodic.core.claim import HeldLease
+from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import TakeOverRequest
 from distperiodic.core.refusal import Refusal
 from tests import claiming
 from tests.unit.world import World
@@ -35,8 +38,8 @@ def free(world, one):
     with its attempt, and the order of their leases.
     """
     leases = one.store.take_over_expired(
-        sorted(one.jobs), into=f'after-{world.clock.now()}', holder='other',
-        seconds=LEASE, gone=[], limit=100)
+        TakeOverRequest(sorted(one.jobs), [], 100),
+        NewLease(f'after-{world.clock.now()}', 'other', LEASE))
     return [(claim.object, claim.attempt) for lease in leases
             for claim in lease.claims]
 
@@ -74,8 +77,8 @@ def test_claims_that_are_given_back_keep_their_place_in_the_line(world):
     me.flow.drain()
 
     leases = me.store.take_over_expired(
-        ['new', 'old'], into='after', holder='other', seconds=LEASE, gone=[],
-        limit=100)
+        TakeOverRequest(['new', 'old'], [], 100),
+        NewLease('after', 'other', LEASE))
     assert [lease.job for lease in leases] == ['old', 'new']
 
 
@@ -191,11 +194,12 @@ def test_suspects_are_given_back_with_their_losses(world):
     claiming.claim(me.store, 'poll', tick, OBJECTS, lease='first',
                    holder='gone', seconds=-1, supersede=False)
     for n in range(2):
-        me.store.start('poll', tick, OBJECTS, lease='first' if not n else
-                       'second', into=f'run-{n}', holder='gone', seconds=-1)
-        me.store.reclaim('poll', tick, OBJECTS, leases=[f'run-{n}'],
-                         into='second' if not n else 'third', holder='gone',
-                         seconds=-1)
+        me.store.start(
+            HeldLease('first' if not n else 'second', 'poll', tick), OBJECTS,
+            NewLease(f'run-{n}', 'gone', -1))
+        me.store.reclaim(
+            [HeldLease(f'run-{n}', 'poll', tick)], OBJECTS,
+            NewLease('second' if not n else 'third', 'gone', -1))
     world.advance(2)
     assert me.dispatcher.waiting == len(OBJECTS)
 
@@ -214,8 +218,9 @@ def test_a_batch_that_no_worker_has_started_is_free(world):
     me.flow.drain()
 
     assert sorted(free(world, me)) == all_of()
-    assert me.store.start('poll', batch.tick, OBJECTS, lease=batch.lease,
-                          into='late', holder='w', seconds=LEASE) == []
+    assert me.store.start(
+        HeldLease(batch.lease, 'poll', batch.tick), OBJECTS,
+        NewLease('late', 'w', LEASE)) == []
     assert not me.flow.settled
 
 
@@ -223,13 +228,14 @@ def test_a_batch_that_a_worker_has_started_stays_with_it(world):
     me = scheduler(world, grants_here=False)
     world.advance(60)
     [batch] = me.bus.batches
-    assert me.store.start('poll', batch.tick, OBJECTS, lease=batch.lease,
-                          into='runs', holder='w', seconds=LEASE)
+    assert me.store.start(
+        HeldLease(batch.lease, 'poll', batch.tick), OBJECTS,
+        NewLease('runs', 'w', LEASE))
 
     me.flow.drain()
 
     assert free(world, me) == []
-    me.store.finish('poll', batch.tick, OBJECTS, lease='runs')
+    me.store.finish(HeldLease('runs', 'poll', batch.tick), OBJECTS)
     me.finish(batch)
     assert me.flow.settled
     me.assert_accounted_for()

@@ -14,6 +14,8 @@ from distperiodic import events
 from distperiodic.core import metric_table
 from distperiodic.core import telemetry
 from distperiodic.core.claim import SkippedBy
+from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import TakeOverRequest
 from distperiodic.core.message import Timing
 from distperiodic.core.outcomes import OUTCOMES
 from distperiodic.flow.run_times import RunTimeBook
@@ -198,8 +200,8 @@ def test_a_lease_that_another_process_has_taken_over_is_reported(world, sink):
     [batch] = me.bus.open.values()
     world.stand_still(20)
     me.store.take_over_expired(
-        ['poll'], into='theirs', holder='other', seconds=10.0, gone=(),
-        limit=100, silence_timeout=0.0)
+        TakeOverRequest(['poll'], (), 100, silence_timeout=0.0),
+        NewLease('theirs', 'other', 10.0))
 
     world.advance(5)
     me.finish(batch)

@@ -21,7 +21,10 @@ from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core import schedule
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import Authority
+from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import SkippedBy
+from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import TakeOverRequest
 from distperiodic.core.job import Scope
 from distperiodic.operator import admin
 from distperiodic.operator.group_reader import GroupStore
@@ -336,8 +339,9 @@ def test_a_busy_object_that_is_behind_loses_none_of_its_ticks(world, store):
     world.advance(9)
 
     [run] = second.bus.open.values()
-    store.finish('poll', run.tick, ['a'],
-                 lease=second.flow.grants_of(Authority.STORE).lease_of(run))
+    store.finish(HeldLease(
+        second.flow.grants_of(Authority.STORE).lease_of(run), 'poll',
+        run.tick), ['a'])
     for _ in range(24):
         world.advance(1)
         third.finish()
@@ -382,13 +386,12 @@ def test_a_claim_that_a_stop_gave_back_overlaps_no_tick(world, store, starts):
     if starts:
         tick = next(iter(history(store))) * schedule.SECOND
         [lease] = store.take_over_expired(
-            ['poll'], into='again', holder='next', seconds=60, gone=[],
-            limit=9)
+            TakeOverRequest(['poll'], [], 9), NewLease('again', 'next', 60))
         [claim] = lease.claims
-        assert store.start('poll', claim.tick, ['a'], lease=lease.id,
-                           into='run', holder='w', seconds=60)
+        assert store.start(lease.held, ['a'], NewLease('run', 'w', 60))
         assert tick < store.now()
-        assert store.finish('poll', claim.tick, ['a'], lease='run') == {'a'}
+        assert store.finish(
+            HeldLease('run', 'poll', claim.tick), ['a']) == {'a'}
 
     world.scheduler(poll, store=store, name='next', sees=['next'],
                     catalogues={'poll': ['a']})
@@ -437,8 +440,10 @@ def test_a_waiting_tick_is_claimed_by_the_member_that_sees_the_run_end(
     # next run.
     world.schedulers.remove(owner)
     world.advance(7)
-    store.finish('poll', owner.bus.batches[0].tick, ['a'],
-                 lease=owner.flow.grants_of(Authority.STORE).lease_of(owner.bus.batches[0]))
+    [run, *_] = owner.bus.batches
+    store.finish(HeldLease(
+        owner.flow.grants_of(Authority.STORE).lease_of(run), 'poll',
+        run.tick), ['a'])
     # It may still claim the next tick for some seconds after the end.
     world.advance(11)
     stands.finish()

@@ -33,16 +33,17 @@ from distperiodic.core.claim import UNSTARTED_FIRST
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import Failure
+from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import Lease
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 from distperiodic.core.claim import first_fence
-from distperiodic.core.claim import names_of_leases
 from distperiodic.core.claim_request import ClaimRequest
 from distperiodic.core.claim_request import Decision
 from distperiodic.core.claim_request import KnownSchedule
 from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import SkipRequest
+from distperiodic.core.claim_request import TakeOverRequest
 from distperiodic.core.claim_request import decide
 from distperiodic.core.job_set import adopted
 from distperiodic.core.job_set import mark_of
@@ -213,8 +214,7 @@ class MemoryClaimStore:
             until = request.until
             if until is not None and self._clock.now() > until:
                 return Claimed([], [], 0, [], [], over=True)
-            lease_row = LeaseRow(lease.id, job, tick, lease.holder,
-                                 self._until(lease.seconds))
+            lease_row = self._new_row(lease, job, tick)
         first = first_fence(tick)
         newest = max(first, rows.floor)
         now = self.now()
@@ -290,6 +290,11 @@ class MemoryClaimStore:
         return text == known.text and (
             known.since is None or since <= known.since)
 
+    def _new_row(self, lease: NewLease, job: str, tick: int) -> LeaseRow:
+        """Return a row of *lease*, which the store does not contain yet."""
+        return LeaseRow(lease.id, job, tick, lease.holder,
+                        self._until(lease.seconds))
+
     def _until(self, seconds: float) -> int:
         return self._epoch + int((self._clock.monotonic() + seconds) * SECOND)
 
@@ -320,23 +325,22 @@ class MemoryClaimStore:
                 if row is not None and row.state in before:
                     yield key, row
 
-    def start(self, job: str, tick: int, objects: Sequence[str], *,
-              lease: str, into: str, holder: str, seconds: float,
+    def start(self, lease: HeldLease, objects: Sequence[str], into: NewLease,
               active: Active | None = None) -> list[Claim]:
         if active is not None:
             # Processes do not share this store, so no partition has an active
             # worker.
             return []
-        target = self._leases.get(into)
+        target = self._leases.get(into.id)
         if target is not None:
             # The lease exists. Either another holder created it, or an earlier
             # call of this holder did, and its answer was lost.
             return [_claim_of(key, target.rows[key]) for key in objects
-                    if key in target.rows and target.holder == holder]
-        lease_row = self._leases.get(lease)
+                    if key in target.rows and target.holder == into.holder]
+        lease_row = self._leases.get(lease.id)
         if lease_row is None:
             return []
-        target = LeaseRow(into, job, tick, holder, self._until(seconds))
+        target = self._new_row(into, lease.job, lease.tick)
         before, after = MOVES[Move.START]
         waiting, granted = lease_row.rows, []
         now = self.now()
@@ -352,23 +356,22 @@ class MemoryClaimStore:
                     key, row.fence, row.attempt, row.tick, row.started,
                     row.waiting, row.losses)))
         if granted:
-            self._leases[into] = target
+            self._leases[into.id] = target
         if not waiting:
-            del self._leases[lease]
+            del self._leases[lease.id]
         return granted
 
-    def finish(self, job: str, tick: int, objects: Sequence[str], *,
-               lease: str,
+    def finish(self, lease: HeldLease, objects: Sequence[str],
                times: ports.RunTimes = ports.NO_TIMES) -> set[str]:
         """See :meth:`distperiodic.ports.ClaimStore.finish`.
 
         *times* is not used, since this store has no history.
         """
-        return self._end(objects, lease, Move.FINISH)
+        return self._end(lease.id, objects, Move.FINISH)
 
-    def discard(self, job: str, tick: int, objects: Sequence[str], *,
-                lease: str, ending: State, reason: str = '') -> int:
-        return len(self._end(objects, lease, ENDING_MOVES[ending]))
+    def discard(self, lease: HeldLease, objects: Sequence[str],
+                ending: State, reason: str = '') -> int:
+        return len(self._end(lease.id, objects, ENDING_MOVES[ending]))
 
     def skip(self, request: SkipRequest) -> list[int]:
         """See :meth:`distperiodic.ports.ClaimStore.skip`.
@@ -391,7 +394,7 @@ class MemoryClaimStore:
             rows.settle(tick, len(skipped))
         return skipped
 
-    def _end(self, objects: Sequence[str], lease: str,
+    def _end(self, lease: str, objects: Sequence[str],
              move: Move) -> set[str]:
         after = MOVES[move][1]
         # If the answer to a call is lost, the caller repeats the call before
@@ -421,42 +424,43 @@ class MemoryClaimStore:
                 ended.add(key)
         return ended.intersection(objects)
 
-    def fail(self, job: str, tick: int, failures: Sequence[Failure], *,
-             lease: str, into: str | None, seconds: float = 0.0,
-             holder: str = '',
+    def fail(self, lease: HeldLease, failures: Sequence[Failure],
+             into: NewLease | None,
              times: ports.RunTimes = ports.NO_TIMES) -> set[str]:
         keys = [failure.object for failure in failures]
         if into is None:
-            return self._end(keys, lease, Move.BURY)
-        target = self._leases.get(into)
+            return self._end(lease.id, keys, Move.BURY)
+        target = self._leases.get(into.id)
         if target is not None:
             # An earlier call moved these claims, but its answer was lost.
             return {key for key in keys if key in target.rows}
-        target = LeaseRow(into, job, tick, holder, self._until(seconds))
+        target = self._new_row(into, lease.job, lease.tick)
         target.retry = True
-        for key, row in self._standing(lease, keys, Move.RETRY):
+        for key, row in self._standing(lease.id, keys, Move.RETRY):
             row.state = State.RETRY
             self._enter(target, key, row)
         return set(target.rows)
 
-    def save_progress(self, job: str, progress: Mapping[str, str], *,
-                      lease: str) -> None:
-        for key, row in self._standing(lease, progress, Move.FINISH):
+    def save_progress(self, lease: HeldLease,
+                      progress: Mapping[str, str]) -> None:
+        for key, row in self._standing(lease.id, progress, Move.FINISH):
             row.progress = progress[key]
 
-    def load_progress(self, job: str, objects: Sequence[str], *,
-                      lease: str) -> dict[str, str]:
+    def load_progress(self, lease: HeldLease,
+                      objects: Sequence[str]) -> dict[str, str]:
         return {key: row.progress
-                for key, row in self._standing(lease, objects, Move.FINISH)
+                for key, row in self._standing(lease.id, objects, Move.FINISH)
                 if row.progress is not None}
 
-    def reclaim(self, job: str, tick: int, objects: Sequence[str], *,
-                leases: Sequence[str], into: str, holder: str,
-                seconds: float, count_attempt: bool = True) -> list[Claim]:
-        rows = self._rows.get(job, JobRows())
-        target = self._leases.get(into)
+    def reclaim(self, leases: Sequence[HeldLease], objects: Sequence[str],
+                into: NewLease, *, count_attempt: bool = True) -> list[Claim]:
+        if not leases:
+            return []
+        rows = self._rows.get(leases[0].job, JobRows())
+        target = self._leases.get(into.id)
         if target is None:
-            target = LeaseRow(into, job, tick, holder, self._until(seconds))
+            target = self._new_row(into, leases[0].job, leases[0].tick)
+        names = {lease.id for lease in leases}
         reclaimed = []
         for key in dict.fromkeys(objects):
             row = rows.get(key)
@@ -466,7 +470,7 @@ class MemoryClaimStore:
                 # An earlier call reclaimed this object, but its answer was
                 # lost.
                 reclaimed.append(_claim_of(key, row))
-            elif row.lease.id in leases and row.state in _RECLAIMED_FROM:
+            elif row.lease.id in names and row.state in _RECLAIMED_FROM:
                 reclaimed.append(
                     self._reclaim(target, key, row, count_attempt))
         return reclaimed
@@ -516,17 +520,15 @@ class MemoryClaimStore:
                     for row in lease_row.rows.values())
         return counted
 
-    def take_over_expired(self, jobs: Sequence[str], *, into: str, holder: str,
-                          seconds: float, gone: Sequence[str], limit: int,
-                          silence_timeout: float = 0.0,
-                          retry_after: float = 0.0) -> list[Lease]:
+    def take_over_expired(self, request: TakeOverRequest,
+                          into: NewLease) -> list[Lease]:
         if not self._leases:
             return []
-        now, known = self.now(), set(jobs)
-        unheard = self._until(seconds - silence_timeout)
-        lost = {name for name in gone if name}
-        ours = {'', holder, *lost}
-        kept = self._until(-retry_after)
+        now, known = self.now(), set(request.jobs)
+        unheard = self._until(into.seconds - request.silence_timeout)
+        lost = {name for name in request.gone if name}
+        ours = {'', into.holder, *lost}
+        kept = self._until(-request.retry_after)
 
         def over(lease_row: LeaseRow) -> bool:
             if lease_row.retry:
@@ -537,21 +539,20 @@ class MemoryClaimStore:
         due = [lease_row for lease_row in self._leases.values()
                if lease_row.job in known and over(lease_row)]
         # True if an earlier call created leases, and its answer was lost.
-        repeated = any([name.startswith(into) for name in self._leases])
+        repeated = any([name.startswith(into.id) for name in self._leases])
         if not due and not repeated:
             return []
         due.sort(key=lambda lease_row: lease_row.until)
-        names = names_of_leases(into, limit)
-        taken = [Lease(name, lease_row.job, lease_row.tick, [
+        parts = [*itertools.islice(into.parts(), request.limit)]
+        taken = [Lease(part.id, lease_row.job, lease_row.tick, [
             _claim_of(key, row) for key, row in lease_row.rows.items()],
             State.RUNNING)
-                 for name in names if (lease_row := self._leases.get(name))]
+                 for part in parts if (lease_row := self._leases.get(part.id))]
         # An earlier call may have used any of the names, and some of its
         # leases may have ended since.
-        free = [name for name in names if name not in self._leases]
-        for name, lease_row in zip(free, due, strict=False):
-            target = LeaseRow(name, lease_row.job, lease_row.tick, holder,
-                              self._until(seconds))
+        free = [part for part in parts if part.id not in self._leases]
+        for part, lease_row in zip(free, due, strict=False):
+            target = self._new_row(part, lease_row.job, lease_row.tick)
             was = next(iter(lease_row.rows.values())).state
             taken.append(Lease(target.id, target.job, target.tick, [
                 self._reclaim(target, key, row)

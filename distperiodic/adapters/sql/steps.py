@@ -18,7 +18,6 @@ import json
 import logging
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -45,6 +44,7 @@ from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Lease
 from distperiodic.core.claim import State
 from distperiodic.core.claim import place_of
+from distperiodic.core.claim_request import NewLease
 from distperiodic.core.job import Delivery
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.telemetry import QueueHalted
@@ -121,11 +121,10 @@ class SqlSteps:
 
     # -- ready ─► claimed
 
-    def take(self, rooms: Sequence[Mapping[str, int]], *,
-             tasks: Sequence[str] | None, into: str, holder: str,
-             seconds: float) -> list[Lease]:
+    def take(self, rooms: Sequence[Mapping[str, int]],
+             tasks: Sequence[str] | None, into: NewLease) -> list[Lease]:
         idle: set[str] = set()
-        taken = self._take_once(rooms, tasks, into, holder, seconds, idle)
+        taken = self._take_once(rooms, tasks, into, idle)
         if tasks is not None and idle:
             # A task that is submitted in a transaction of the service does not
             # become the head of its queue at once. Choose the heads in a
@@ -134,12 +133,12 @@ class SqlSteps:
             self._choose_heads(idle)
             taken += self._take_once(
                 [_room_left(room, taken) for room in rooms], tasks,
-                f'{into}.1', holder, seconds, set())
+                into._replace(id=f'{into.id}.1'), set())
         return taken
 
     def _take_once(self, rooms: Sequence[Mapping[str, int]],
-                   tasks: Sequence[str] | None, into: str, holder: str,
-                   seconds: float, idle: set[str]) -> list[Lease]:
+                   tasks: Sequence[str] | None, into: NewLease,
+                   idle: set[str]) -> list[Lease]:
         """Take steps in one transaction.
 
         :param idle: Set to which this method adds queues of *tasks*: those
@@ -156,7 +155,7 @@ class SqlSteps:
                 _fit(room, rows)
             if not rows:
                 return self._taken_before(tx, numbers, into)
-            return self._take(tx, numbers, rows, into, holder, seconds)
+            return self._take(tx, numbers, rows, into)
         return run_once(self._database, self._sql, work, lambda tx: (
             self._taken_before(tx, numbers, into)))
 
@@ -212,26 +211,25 @@ class SqlSteps:
         return rows
 
     def _take(self, tx: Transaction, numbers: Mapping[str, int],
-              rows: Mapping[str, list[Any]], into: str, holder: str,
-              seconds: float) -> list[Lease]:
-        names = lease_names(into)
+              rows: Mapping[str, list[Any]], into: NewLease) -> list[Lease]:
+        parts = into.parts()
         taken = []
         for job in sorted(rows):
             now = rows[job][0].now
             for tick, of_tick in _by_tick(rows[job], now):
-                name = next(names)
+                lease = next(parts)
                 keys = [row.task for row in of_tick]
                 won = tx.claim_steps(
                     numbers[job], tick, {row.task: row.due for row in of_tick},
-                    name, State.CLAIMED, None, now)
+                    lease, State.CLAIMED, now)
                 if not won:
                     continue
                 # If the call is repeated, it returns the claims in the
                 # recorded order.
                 keys = [key for key in keys if key in won]
-                tx.make(name, State.CLAIMED, numbers[job], tick, keys,
-                        holder, seconds, counted=history.increments(
-                            numbers[job], tick, holder, due=len(keys)))
+                tx.make(lease, State.CLAIMED, numbers[job], tick, keys,
+                        counted=history.increments(
+                            numbers[job], tick, lease.holder, due=len(keys)))
                 tx.connection.execute(tx.dialect.once(sql.no_more_ready), {
                     'keys': tx.dialect.keys(keys)})
                 starting = [row.task for row in of_tick
@@ -239,7 +237,7 @@ class SqlSteps:
                 if starting:
                     tx.connection.execute(tx.dialect.once(sql.starting), {
                         'keys': tx.dialect.keys(starting), 'at': now})
-                taken.append(Lease(name, job, tick, _placed(
+                taken.append(Lease(lease.id, job, tick, _placed(
                     in_order(keys, won),
                     {row.task: row.precedence for row in of_tick}),
                     State.CLAIMED))
@@ -247,16 +245,16 @@ class SqlSteps:
 
     @staticmethod
     def _taken_before(tx: Transaction, numbers: Mapping[str, int],
-                      into: str) -> list[Lease]:
+                      into: NewLease) -> list[Lease]:
         """Return the leases that an earlier attempt of this call created.
 
         The answer to the earlier attempt was lost.
         """
         jobs = {number: job for job, number in numbers.items()}
-        names, found = lease_names(into), []
+        parts, found = into.parts(), []
         while rows := tx.connection.execute(tx.dialect.once(sql.leases), {
-                'keys': tx.dialect.keys(list(itertools.islice(
-                    names, _LEASES)))}).all():
+                'keys': tx.dialect.keys([part.id for part in itertools.islice(
+                    parts, _LEASES)])}).all():
             found += [row for row in rows if row.job in jobs]
         return [Lease(row.id, jobs[row.job], row.tick, placed(
             tx, tx.standing(row.job, json.loads(row.objects), row.id)),
@@ -329,7 +327,7 @@ class SqlSteps:
     def advance(self, ended: ports.EndedSteps, *, into: str,
                 pause: Callable[[int], float],
                 proceed: ports.Proceed | None = None) -> ports.Advanced:
-        number = self._numbers.of(ended.job)
+        number = self._numbers.of(ended.lease.job)
         numbers = {} if proceed is None else {
             name: self._numbers.of(name) for name in proceed.jobs}
         keys = [*ended.done, *ended.failed]
@@ -343,7 +341,7 @@ class SqlSteps:
                 goes_on = None
             rows = tx.connection.execute(tx.dialect.once(sql.lock_ending), {
                 'keys': tx.dialect.keys(keys),
-                'of_lease': ended.lease}).all()
+                'of_lease': ended.lease.id}).all()
             advanced = ports.Advanced(set(), set(), set())
             if not rows:
                 return advanced
@@ -357,7 +355,7 @@ class SqlSteps:
                      if key in active}
             if ends:
                 run = _Lease(
-                    ended.lease, rows[0].lease_made, rows[0].lease_holder)
+                    ended.lease.id, rows[0].lease_made, rows[0].lease_holder)
                 advanced = self._end(tx, number, ended, ends, run, into, pause,
                                      rows[0].now, goes_on, numbers)
             if sum(map(len, advanced[:3])) < len(tasks):
@@ -419,7 +417,7 @@ class SqlSteps:
         counts = []
         if done or dead or waiting:
             counts.append(history.increments(
-                number, ended.tick, run.holder or '', times=ended.times,
+                number, ended.lease.tick, run.holder or '', times=ended.times,
                 done=len(done), dead=len(dead), retried=len(waiting)))
         left = 0
         for row in (*done, *dead, *waiting.values()):
@@ -446,8 +444,9 @@ class SqlSteps:
                       else None)
         history.add(tx, counts)
         if waiting:
-            tx.make(into, State.RETRY, number, ended.tick, list(waiting), '',
-                    pause(max(one.attempt for one in waiting.values())))
+            tx.make(NewLease(into, '', pause(max(
+                one.attempt for one in waiting.values()))),
+                State.RETRY, number, ended.lease.tick, list(waiting))
         if proceed is not None and not written:
             _make(tx, granted, numbers, proceed, last_count)
         if not is_left:
@@ -475,26 +474,26 @@ class SqlSteps:
         for row, task in moves.ready(numbers):
             tasks[row.task] = task
             rows.setdefault(row.job, []).append(row)
-        names = lease_names(proceed.into)
+        parts = proceed.into.parts()
         groups = [(job, tick, {row.task: row.due for row in of_tick},
-                   next(names)) for job in sorted(rows)
+                   next(parts)) for job in sorted(rows)
                   for tick, of_tick in _by_tick(rows[job], now)]
         granted = []
         written = is_left = False
-        for job, tick, due, name in groups:
+        for job, tick, due, lease in groups:
             more = history.increments(
-                numbers[job], tick, proceed.holder, due=len(due))
+                numbers[job], tick, lease.holder, due=len(due))
             if self._grant is not None and len(groups) == 1:
                 *others, last = history.merged([*counts, more])
                 won, is_left = tx.grant_steps(
-                    self._grant, numbers[job], tick, due, name,
-                    proceed.holder, proceed.seconds, last, ended, left, now)
+                    self._grant, numbers[job], tick, due, lease, last, ended,
+                    left, now)
                 written = len(won) == len(due)
                 if written:
                     counts[:] = others
             else:
-                won = tx.claim_steps(numbers[job], tick, due, name,
-                                     State.RUNNING, proceed.holder, now)
+                won = tx.claim_steps(numbers[job], tick, due, lease,
+                                     State.RUNNING, now)
             if not won:
                 continue
             for key in won:
@@ -502,7 +501,7 @@ class SqlSteps:
             if not written:
                 counts.append(more | {'more_due': len(won)})
             granted.append((
-                Lease(name, job, tick, in_order(list(due), won),
+                Lease(lease.id, job, tick, in_order(list(due), won),
                       State.RUNNING),
                 {key: _input(tasks[key]) for key in won}))
         return granted, written, is_left
@@ -564,7 +563,7 @@ class SqlSteps:
         """
         ended, dead = (set(tx.connection.execute(
             tx.sql.end[state].after, {
-                'of_job': number, 'stands_in': steps.lease,
+                'of_job': number, 'stands_in': steps.lease.id,
                 'keys': tx.dialect.keys(
                     [*steps.done, *steps.failed])}).scalars())
             for state in (State.DONE, State.DEAD))
@@ -738,15 +737,10 @@ def _make(tx: Transaction, granted: Sequence[_Granted],
     :param counted: Count to add to the history together with the first lease.
     """
     for lease, _ in granted:
-        tx.make(lease.id, State.RUNNING, numbers[lease.job], lease.tick,
-                [one.object for one in lease.claims], proceed.holder,
-                proceed.seconds, counted=counted)
+        tx.make(proceed.into._replace(id=lease.id), State.RUNNING,
+                numbers[lease.job], lease.tick,
+                [one.object for one in lease.claims], counted=counted)
         counted = None
-
-
-def lease_names(into: str) -> Iterator[str]:
-    """Return the names of the leases that one call creates."""
-    return (f'{into}.{number}' for number in itertools.count())
 
 
 def _by_tick(rows: Sequence[Any], now: int

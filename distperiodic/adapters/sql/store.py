@@ -23,6 +23,7 @@ this transaction.
 
 import collections
 import functools
+import itertools
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -61,13 +62,14 @@ from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import Failure
+from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import Lease
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
-from distperiodic.core.claim import names_of_leases
 from distperiodic.core.claim_request import ClaimRequest
 from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import SkipRequest
+from distperiodic.core.claim_request import TakeOverRequest
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.outcomes import SKIPPED
 from distperiodic.core.pruning import Ages
@@ -251,22 +253,21 @@ class SqlClaimStore:
                 history.count(tx, number, old, lease.holder,
                               superseded=superseded[old])
             if claimed.won:
-                tx.make(lease.id, State.CLAIMED, number, tick,
-                        [one.object for one in claimed.won], lease.holder,
-                        lease.seconds, superseded=claimed.superseded,
+                tx.make(lease, State.CLAIMED, number, tick,
+                        [one.object for one in claimed.won],
+                        superseded=claimed.superseded,
                         counted=history.increments(
                             number, tick, lease.holder, due=len(claimed.won)))
             return claimed
         return self._once(work, lambda tx: claiming.repeated(
             tx, number, request, keys, lease.id))
 
-    def start(self, job: str, tick: int, objects: Sequence[str], *,
-              lease: str, into: str, holder: str, seconds: float,
+    def start(self, lease: HeldLease, objects: Sequence[str], into: NewLease,
               active: Active | None = None) -> list[Claim]:
         keys = _usable(objects)
         if not keys:
             return []
-        number = self._number(job)
+        number = self._number(lease.job)
 
         def work(tx: Transaction) -> list[Claim]:
             if active is not None and not self._partitions.hold(
@@ -274,96 +275,95 @@ class SqlClaimStore:
                 return []
             granted: dict[str, Claim] = {}
             tx.move(tx.sql.start, number, keys, granted,
-                    {'stands_in': lease, 'into': into, 'runner': holder})
+                    {'stands_in': lease.id, 'into': into.id,
+                     'runner': into.holder})
             if granted:
-                tx.make(into, State.RUNNING, number, tick, list(granted),
-                        holder, seconds)
-                tx.leave(lease, len(granted))
+                tx.make(into, State.RUNNING, number, lease.tick, list(granted))
+                tx.leave(lease.id, len(granted))
             return in_order(keys, granted)
 
         def again(tx: Transaction) -> list[Claim]:
-            if holder != tx.connection.scalar(
-                    sa.select(_lease.c.holder).where(_lease.c.id == into)):
+            if into.holder != tx.connection.scalar(
+                    sa.select(_lease.c.holder).where(_lease.c.id == into.id)):
                 return []
-            return tx.standing(number, keys, into)
+            return tx.standing(number, keys, into.id)
         return self._once(work, again)
 
-    def fail(self, job: str, tick: int, failures: Sequence[Failure], *,
-             lease: str, into: str | None, seconds: float = 0.0,
-             holder: str = '',
+    def fail(self, lease: HeldLease, failures: Sequence[Failure],
+             into: NewLease | None,
              times: ports.RunTimes = ports.NO_TIMES) -> set[str]:
         by_object = {failure.object: failure for failure in failures}
         keys = _usable(list(by_object))
         if not keys:
             return set()
-        number = self._number(job)
+        number = self._number(lease.job)
         if into is None:
             return self._run(lambda tx: claiming.end(
-                tx, number, keys, lease, State.DEAD, by_object, times=times))
-        name = into
+                tx, number, keys, lease.id, State.DEAD, by_object,
+                times=times))
         # A forged batch may name a longer sender. Then no process has this
         # name, so any process may take the retry over after retry_after.
-        holder = holder[:tables.LONGEST_HOLDER]
+        retry = into._replace(holder=into.holder[:tables.LONGEST_HOLDER])
 
         def work(tx: Transaction) -> set[str]:
             waiting: dict[str, Claim] = {}
             tx.move(tx.sql.retry, number, keys, waiting,
-                    {'stands_in': lease, 'into': name})
+                    {'stands_in': lease.id, 'into': retry.id})
             if waiting:
-                history.count_in(tx, number, tick, lease, times=times,
+                history.count_in(tx, number, lease.tick, lease.id, times=times,
                                  retried=len(waiting))
-                tx.make(name, State.RETRY, number, tick, list(waiting), holder,
-                        seconds)
-                tx.leave(lease, len(waiting))
+                tx.make(retry, State.RETRY, number, lease.tick, list(waiting))
+                tx.leave(lease.id, len(waiting))
             if len(waiting) < len(keys):
                 # A handler may end its run in its own transaction, and raise
                 # an exception afterwards. Such a run counts as done.
-                tx.leave(lease, history.count_committed(
-                    tx, number, keys, lease,
+                tx.leave(lease.id, history.count_committed(
+                    tx, number, keys, lease.id,
                     ports.NO_TIMES if waiting else times))
             return set(waiting)
         return self._once(work, lambda tx: {
-            one.object for one in tx.standing(number, keys, name)})
+            one.object for one in tx.standing(number, keys, retry.id)})
 
-    def save_progress(self, job: str, progress: Mapping[str, str], *,
-                      lease: str) -> None:
-        number = self._number(job)
+    def save_progress(self, lease: HeldLease,
+                      progress: Mapping[str, str]) -> None:
+        number = self._number(lease.job)
         if keys := _usable(progress):
             parameters = [
-                {'of_job': number, 'stands_in': lease, 'key': key,
+                {'of_job': number, 'stands_in': lease.id, 'key': key,
                  'new_progress': progress[key]} for key in sorted(keys)]
             self._run(lambda tx: tx.connection.execute(
                 self._sql.save_progress, parameters))
 
-    def load_progress(self, job: str, objects: Sequence[str], *,
-                      lease: str) -> dict[str, str]:
+    def load_progress(self, lease: HeldLease,
+                      objects: Sequence[str]) -> dict[str, str]:
         keys = _usable(objects)
         if not keys:
             return {}
-        parameters = {'of_job': self._number(job), 'stands_in': lease,
+        parameters = {'of_job': self._number(lease.job),
+                      'stands_in': lease.id,
                       'keys': self._dialect.keys(keys)}
         return self._run(lambda tx: {
             row.object: row.progress for row in tx.connection.execute(
                 self._sql.load_progress, parameters)})
 
-    def reclaim(self, job: str, tick: int, objects: Sequence[str], *,
-                leases: Sequence[str], into: str, holder: str,
-                seconds: float, count_attempt: bool = True) -> list[Claim]:
+    def reclaim(self, leases: Sequence[HeldLease], objects: Sequence[str],
+                into: NewLease, *, count_attempt: bool = True) -> list[Claim]:
         keys = _usable(objects)
         if not keys or not leases:
             return []
-        number = self._number(job)
+        number = self._number(leases[0].job)
+        names = sorted({lease.id for lease in leases})
 
         def work(tx: Transaction) -> list[Claim]:
             reclaimed: dict[str, Claim] = {}
             left: dict[str, int] = {}
             found = tx.rows_of(number, keys)
-            if any(row.lease == into for row in found.values()):
+            if any(row.lease == into.id for row in found.values()):
                 # An earlier call has reclaimed these objects, but its answer
                 # was lost.
-                return tx.standing(number, keys, into)
+                return tx.standing(number, keys, into.id)
             rows = {key: row for key, row in found.items()
-                    if row.lease in leases}
+                    if row.lease in names}
             # Skip rows that a handler's open transaction has locked: their
             # runs are about to end. Wait for all other locks, which are held
             # briefly: the caller forgets each claim that is not returned, so
@@ -372,48 +372,47 @@ class SqlClaimStore:
             began = [key for key, row in rows.items()
                      if count_attempt and row.state == State.RUNNING]
             ending = set(began).difference(tx.unlocked(number, began))
-            for old in sorted(set(leases)):
+            for old in names:
                 rest = [key for key, row in rows.items()
                         if row.lease == old and key not in ending]
                 if rest:
                     left[old] = tx.move(
                         tx.sql.reclaim, number, rest, reclaimed,
-                        {'stands_in': old, 'into': into,
+                        {'stands_in': old, 'into': into.id,
                          'tries': int(count_attempt)})
             if reclaimed:
-                tx.make(into, State.CLAIMED, number, tick, list(reclaimed),
-                        holder, seconds)
+                tx.make(into, State.CLAIMED, number, leases[0].tick,
+                        list(reclaimed))
                 for old, moved in left.items():
                     tx.leave(old, moved)
             return in_order(keys, reclaimed)
         return self._once(
-            work, lambda tx: tx.standing(number, keys, into))
+            work, lambda tx: tx.standing(number, keys, into.id))
 
     # Transitions that end claims.
 
-    def finish(self, job: str, tick: int, objects: Sequence[str], *,
-               lease: str,
+    def finish(self, lease: HeldLease, objects: Sequence[str],
                times: ports.RunTimes = ports.NO_TIMES) -> set[str]:
-        return self._ended(job, objects, lease, State.DONE, times=times)
+        return self._end(lease, objects, State.DONE, times=times)
 
-    def discard(self, job: str, tick: int, objects: Sequence[str], *,
-                lease: str, ending: State, reason: str = '') -> int:
+    def discard(self, lease: HeldLease, objects: Sequence[str],
+                ending: State, reason: str = '') -> int:
         if ENDING_MOVES.get(ending) in (None, Move.FINISH):
             raise ValueError(
                 f'{ending} is not an outcome of an object that did not run')
-        return len(self._ended(job, objects, lease, ending, reason))
+        return len(self._end(lease, objects, ending, reason))
 
-    def _ended(self, job: str, objects: Sequence[str], lease: str,
-               ending: State, reason: str = '',
-               times: ports.RunTimes = ports.NO_TIMES) -> set[str]:
+    def _end(self, lease: HeldLease, objects: Sequence[str],
+             ending: State, reason: str = '',
+             times: ports.RunTimes = ports.NO_TIMES) -> set[str]:
         keys = _usable(objects)
         if not keys:
             return set()
-        number = self._number(job)
+        number = self._number(lease.job)
         failures = ({key: Failure(key, reason) for key in keys}
                     if ending is State.DEAD else {})
         return self._run(lambda tx: claiming.end(
-            tx, number, keys, lease, ending, failures, reason, times))
+            tx, number, keys, lease.id, ending, failures, reason, times))
 
     # Decisions without a claim.
 
@@ -461,25 +460,24 @@ class SqlClaimStore:
             self.database.write(lambda connection: connection.execute(
                 self._sql.release, {'keys': self._dialect.keys(leases)}))
 
-    def take_over_expired(self, jobs: Sequence[str], *, into: str, holder: str,
-                          seconds: float, gone: Sequence[str], limit: int,
-                          silence_timeout: float = 0.0,
-                          retry_after: float = 0.0) -> list[Lease]:
-        numbers = {self._number(job): job for job in dict.fromkeys(jobs)}
-        if not numbers or limit < 1:
+    def take_over_expired(self, request: TakeOverRequest,
+                          into: NewLease) -> list[Lease]:
+        numbers = {self._number(job): job
+                   for job in dict.fromkeys(request.jobs)}
+        if not numbers or request.limit < 1:
             return []
-        search = takeover.search(self._overdue, holder, gone, seconds,
-                                 silence_timeout, retry_after)
-        names = names_of_leases(into, limit)
+        search = takeover.search(self._overdue, request, into)
+        parts = {part.id: part
+                 for part in itertools.islice(into.parts(), request.limit)}
         # Usually no lease can be taken over. Search in a read-only
         # transaction, which does not wait for writers.
         found = self._read(lambda tx: takeover.find(
-            tx, list(numbers), search, names))
+            tx, list(numbers), search, list(parts)))
         if not found:
             return []
         # Leases that an earlier call took over; the answer to it was lost.
-        known = [old for old in found if old.id in names]
-        free = [name for name in names
+        known = [old for old in found if old.id in parts]
+        free = [part for name, part in parts.items()
                 if name not in {old.id for old in known}]
 
         def again(tx: Transaction, old: Any) -> list[Claim]:
@@ -490,24 +488,24 @@ class SqlClaimStore:
             functools.partial(again, old=old)), State.RUNNING)
             for old in known]
 
-        def take_over(tx: Transaction, old: Any, name: str) -> list[Claim]:
+        def take_over(tx: Transaction, old: Any,
+                      lease: NewLease) -> list[Claim]:
             self._steps.forget_ended()
             steps = numbers[old.job].startswith(COMMAND_PREFIX)
             claims = takeover.take_over(
-                tx, old=old, name=name, search=search, holder=holder,
-                seconds=seconds, lost=self._steps.lost if steps else None)
+                tx, old, search, lease, self._steps.lost if steps else None)
             return placed(tx, claims) if steps else claims
         for old in found:
-            if old.id in names or not free:
+            if old.id in parts or not free:
                 continue
             try:
                 claims = self._run(functools.partial(
-                    take_over, old=old, name=free[0]))
+                    take_over, old=old, lease=free[0]))
             except takeover.ClaimLocked:
                 continue
             self._steps.report_ended()
             if claims:
-                taken.append(Lease(free.pop(0), numbers[old.job], old.tick,
+                taken.append(Lease(free.pop(0).id, numbers[old.job], old.tick,
                                    claims, old.state))
         return taken
 

@@ -22,6 +22,8 @@ from distperiodic.adapters.sql import transaction
 from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import State
+from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import TakeOverRequest
 
 _lease = tables.lease
 
@@ -98,24 +100,21 @@ class Search(NamedTuple):
     parameters: dict[str, Any]
 
 
-def search(sql: Mapping[bool, TakeoverStatements], holder: str,
-           gone: Sequence[str], seconds: float, silence_timeout: float,
-           retry_after: float) -> Search:
+def search(sql: Mapping[bool, TakeoverStatements], request: TakeOverRequest,
+           into: NewLease) -> Search:
     """Return the search for overdue leases.
-
-    See :meth:`distperiodic.ports.ClaimStore.take_over_expired` for the
-    parameters.
 
     :param sql: The statements with (True) and without (False) a list of
         holders that are gone.
     """
-    lost = [name for name in gone if name]
+    lost = [name for name in request.gone if name]
     parameters: dict[str, Any] = {
-        'ours': ['', holder, *lost], 'retry_after': round(retry_after * 1e6)}
+        'ours': ['', into.holder, *lost],
+        'retry_after': round(request.retry_after * 1e6)}
     if lost:
         # Up to this remaining time of a lease, its holder counts as silent.
         parameters |= {'gone': lost, 'unheard': round(
-            (seconds - silence_timeout) * 1e6)}
+            (into.seconds - request.silence_timeout) * 1e6)}
     return Search(sql[bool(lost)], parameters)
 
 
@@ -138,14 +137,13 @@ def standing(tx: transaction.Transaction, old: Any) -> list[Claim]:
     return tx.standing(old.job, json.loads(objects or '[]'), old.id)
 
 
-def take_over(tx: transaction.Transaction, *, old: Any, name: str,
-              search: Search, holder: str, seconds: float,
-              lost: Lost | None = None) -> list[Claim]:
+def take_over(tx: transaction.Transaction, old: Any, search: Search,
+              into: NewLease, lost: Lost | None) -> list[Claim]:
     """Take over an overdue lease and its open claims.
 
     :param old: Row of the lease. If the lease is no longer overdue, it does
         not change, and the result is empty.
-    :param name: New name of the lease.
+    :param into: The lease under its new name and its new holder.
     :param lost: Function that records lost runs of steps. None means that the
         claims belong to a periodic job.
     :returns: the claims, with new fences.
@@ -153,10 +151,10 @@ def take_over(tx: transaction.Transaction, *, old: Any, name: str,
         caller must roll back.
     """
     tx.connection.execute(search.sql.take, {
-        **search.parameters, 'stands_in': old.id, 'into': name,
-        'runner': holder} | lease_terms.term(seconds))
+        **search.parameters, 'stands_in': old.id, 'into': into.id,
+        'runner': into.holder} | lease_terms.term(into.seconds))
     objects = tx.connection.scalar(
-        sa.select(_lease.c.objects).where(_lease.c.id == name))
+        sa.select(_lease.c.objects).where(_lease.c.id == into.id))
     if objects is None:
         # Another process was first, or the holder has renewed the lease.
         return []
@@ -166,25 +164,26 @@ def take_over(tx: transaction.Transaction, *, old: Any, name: str,
         raise ClaimLocked
     claims: dict[str, Claim] = {}
     tx.move(tx.sql.take_over, old.job, keys, claims,
-            {'stands_in': old.id, 'into': name, 'tries': 1})
+            {'stands_in': old.id, 'into': into.id, 'tries': 1})
     if lost is not None and old.state is State.RUNNING:
-        kept = lost(tx, list(claims.values()), name, old, keys)
+        kept = lost(tx, list(claims.values()), into.id, old, keys)
         claims = {claim.object: claim for claim in kept}
     elif len(claims) < len(keys):
         history.count_committed(tx, old.job, keys, old.id)
     if not claims:
-        tx.connection.execute(sa.delete(_lease).where(_lease.c.id == name))
+        tx.connection.execute(
+            sa.delete(_lease).where(_lease.c.id == into.id))
         return []
     if old.holder and old.state is not State.RETRY:
         # A lease without a holder contains claims that an operator has
         # requeued or triggered. No holder of these or of a retry died, so they
         # do not count as taken over.
-        history.count(tx, old.job, old.tick, holder,
+        history.count(tx, old.job, old.tick, into.holder,
                       taken_over=len(claims))
     # If the call is repeated, it returns the claims in the recorded order.
     taken = transaction.in_order(keys, claims)
     tx.connection.execute(
-        sa.update(_lease).where(_lease.c.id == name)
+        sa.update(_lease).where(_lease.c.id == into.id)
         .values(remaining=len(taken),
                 objects=json.dumps([one.object for one in taken])))
     return taken

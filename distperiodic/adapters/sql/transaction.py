@@ -87,8 +87,7 @@ class Transaction:
         """
         size = len(keys)
         rows = self.connection.execute(self.sql.claim_at_once, parameters | {
-            **self._lease(lease.id, State.CLAIMED, number, tick, keys,
-                          lease.holder, lease.seconds),
+            **_row_of(lease, State.CLAIMED, number, tick, keys),
             'of_job': number, 'keys': self.dialect.keys(keys),
             'into': lease.id, 'at_tick': tick, 'runner': lease.holder,
             'more_due': size}).all()
@@ -102,28 +101,28 @@ class Transaction:
             once(row[5], row[5]), row[6])) for row in rows}
 
     def claim_steps(self, number: int, tick: int, due: Mapping[str, int],
-                    lease: str, state: State, worker: str | None, now: int
+                    lease: NewLease, state: State, now: int
                     ) -> dict[str, Claim]:
         """Claim the next steps of tasks, and return the claims by task.
 
         :param due: Instants at which the steps became ready, by task.
-        :param state: CLAIMED, or RUNNING to grant the runs to *worker* as
-            well.
+        :param state: CLAIMED, or RUNNING to grant the runs to the holder of
+            *lease* as well.
         :param now: Time of the store's clock, in microseconds.
         """
         rows = self.connection.execute(
             self.dialect.once(step_statements.claim), self._steps(
-                number, tick, due, lease, state, worker, now))
+                number, tick, due, lease, state, now))
         if not self.dialect.merge_returns:
             return {one.object: one
-                    for one in self.standing(number, list(due), lease)}
+                    for one in self.standing(number, list(due), lease.id)}
         return {row.object: claim_of(row) for row in rows}
 
     def grant_steps(self, statement: Any, number: int, tick: int,
-                    due: Mapping[str, int], lease: str, holder: str,
-                    seconds: float, counted: dict[str, Any], ended: str,
+                    due: Mapping[str, int], lease: NewLease,
+                    counted: dict[str, Any], ended: str,
                     left: int, now: int) -> tuple[dict[str, Claim], bool]:
-        """Claim the next steps of tasks and grant their runs to *holder*.
+        """Claim the next steps of tasks and grant their runs.
 
         If all steps are claimed, *counted* is added to the history, and the
         lease is created.
@@ -138,26 +137,24 @@ class Transaction:
         :raises DBDuplicateEntry: as in :meth:`make`.
         """
         rows = self.connection.execute(statement, {
-            **self._steps(number, tick, due, lease, State.RUNNING, holder,
-                          now),
-            **self._lease(lease, State.RUNNING, number, tick, list(due),
-                          holder, seconds),
+            **self._steps(number, tick, due, lease, State.RUNNING, now),
+            **_row_of(lease, State.RUNNING, number, tick, list(due)),
             **counted, 'stands_in': ended, 'number': left}).all()
         return ({row.object: claim_of(row) for row in rows},
                 any(row.left for row in rows))
 
     def _steps(self, number: int, tick: int, due: Mapping[str, int],
-               lease: str, state: State, worker: str | None,
-               now: int) -> Any:
+               lease: NewLease, state: State, now: int) -> Any:
         """Return the parameters of :func:`.step_statements.claim`."""
         ordered = sorted(due)
+        runs = state is State.RUNNING
         return self.dialect.rows(
             {'object': ordered, 'position': positions_of(ordered),
              'waiting': [due[key] for key in ordered]},
             job=number, tick=tick, settled=tick, state=state,
-            fence=first_fence(tick), attempt=1, lease=lease,
-            worker=worker, since=tick, rule='',
-            started=now if state is State.RUNNING else None)
+            fence=first_fence(tick), attempt=1, lease=lease.id,
+            worker=lease.holder if runs else None, since=tick, rule='',
+            started=now if runs else None)
 
     def changed(self, change: ClaimChange,
                 parameters: dict[str, Any]) -> Sequence[Any]:
@@ -219,9 +216,8 @@ class Transaction:
 
     # Leases.
 
-    def make(self, name: str, state: State, number: int, tick: int,
-             objects: list[str], holder: str, seconds: float, *,
-             superseded: int = 0,
+    def make(self, lease: NewLease, state: State, number: int, tick: int,
+             objects: list[str], *, superseded: int = 0,
              counted: dict[str, Any] | None = None) -> None:
         """Create the lease of moved claims, as the last step of a move.
 
@@ -229,8 +225,7 @@ class Transaction:
         :raises DBDuplicateEntry: the lease exists: an earlier call has already
             moved these claims.
         """
-        made = self._lease(name, state, number, tick, objects, holder,
-                           seconds, superseded)
+        made = _row_of(lease, state, number, tick, objects, superseded)
         if counted is None:
             self.connection.execute(self.sql.make, made)
         elif self.sql.count_and_make is not None:
@@ -239,15 +234,6 @@ class Transaction:
         else:
             self.connection.execute(self.sql.count_of, counted)
             self.connection.execute(self.sql.make, made)
-
-    def _lease(self, name: str, state: State, number: int, tick: int,
-               objects: list[str], holder: str, seconds: float,
-               superseded: int = 0) -> dict[str, Any]:
-        return {
-            'new_id': name, 'new_job': number, 'new_tick': tick,
-            'new_state': state, 'new_holder': holder,
-            'new_remaining': len(objects), 'new_superseded': superseded,
-            'new_objects': json.dumps(objects)} | lease_terms.term(seconds)
 
     def leave(self, name: str, count: int) -> None:
         """Subtract *count* from the number of claims in the lease *name*.
@@ -268,6 +254,16 @@ class Transaction:
         # Other claims may have left the lease since the first statement.
         self.connection.execute(
             self.sql.last_leave, parameters | {'number': 0})
+
+
+def _row_of(lease: NewLease, state: State, number: int, tick: int,
+            objects: list[str], superseded: int = 0) -> dict[str, Any]:
+    """Return the parameters of the statements that create a lease."""
+    return {
+        'new_id': lease.id, 'new_job': number, 'new_tick': tick,
+        'new_state': state, 'new_holder': lease.holder,
+        'new_remaining': len(objects), 'new_superseded': superseded,
+        'new_objects': json.dumps(objects)} | lease_terms.term(lease.seconds)
 
 
 def run_once(database: Database, sql: Statements,

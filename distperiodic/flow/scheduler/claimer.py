@@ -62,7 +62,6 @@ from distperiodic.flow.procedure import PendingCalls
 from distperiodic.flow.procedure import Procedure
 from distperiodic.flow.procedure import call
 from distperiodic.flow.procedure import start
-from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler import part
 from distperiodic.flow.scheduler.attendance import Attendance
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
@@ -150,10 +149,8 @@ class Claimer:
         self._clock = clock
         self._store = store
         self._put = wiring.put
-        self._holder = dispatcher.holder
         self._owns = owns
-        self._new_lease = wiring.new_lease
-        self._lease = wiring.lease
+        self._new_lease = dispatcher.new_lease
         self._piece = piece
         #: Seconds between two checks of the objects that wait for runs of
         #: other schedulers.
@@ -164,8 +161,9 @@ class Claimer:
         self._counters = wiring.counters
         self._sink = wiring.sink
         self._dropped = DroppedTicks(
-            clock, store, holder=self._holder, piece=piece, promise=promise,
-            attendance=attendance, counters=self._counters, sink=wiring.sink)
+            clock, store, holder=dispatcher.holder, piece=piece,
+            promise=promise, attendance=attendance, counters=self._counters,
+            sink=wiring.sink)
         #: Number of store requests without an answer, by job.
         self._pending: collections.Counter[str] = collections.Counter()
         self._open = OpenRequests(jobs)
@@ -404,7 +402,7 @@ class Claimer:
         start(self._claim(request))
 
     def _claim(self, request: _TickRequest) -> Procedure[None]:
-        job, lease = request.job, self._lease_of()
+        job, lease = request.job, self._new_lease()
         due_at, until = _window(request)
         at = self._clock.now()
         self._pending[job.name] += 1
@@ -440,13 +438,8 @@ class Claimer:
                         functools.partial(self._request, request))
             self._put(events.ClockDiffers(job.name))
         else:
-            self._claimed(
-                request, in_flight.HeldLease(lease.id, lease.holder), due_at,
-                answer._replace(behind=due.requested(answer.behind, at)))
-
-    def _lease_of(self) -> NewLease:
-        """Return a new lease of this process."""
-        return NewLease(self._new_lease(), self._holder(), self._lease)
+            self._claimed(request, lease, due_at, answer._replace(
+                behind=due.requested(answer.behind, at)))
 
     def trigger(self, job: Job, tick: Instant, objects: Sequence[str],
                 rule: str, then: Callable[[TriggerCounts], None]) -> None:
@@ -465,7 +458,7 @@ class Claimer:
     def _trigger(self, job: Job, tick: Instant, objects: Sequence[str],
                  rule: str, then: Callable[[TriggerCounts], None]
                  ) -> Procedure[None]:
-        lease = self._lease_of()
+        lease = self._new_lease()
         wanted = ClaimRequest(
             job.name, tick, objects, supersede=False, rule=rule,
             schedule=KnownSchedule(job.schedule_text(), None))
@@ -476,9 +469,7 @@ class Claimer:
             len(answer.won), len(answer.busy) + len(answer.waiting)))
         if answer.won:
             self._won(job, tick, len(answer.won), tick, ClaimPath.TRIGGER)
-            self._dispatcher.offer(
-                job, in_flight.HeldLease(lease.id, lease.holder), answer.won,
-                0)
+            self._dispatcher.offer(job, lease, answer.won)
 
     def _too_late(self, request: _TickRequest, until: Instant | None) -> None:
         """Handle the answer that it is too late for the tick of *request*.
@@ -504,7 +495,7 @@ class Claimer:
     def _later(self, seconds: float, what: Callable[[], None]) -> None:
         self._delayed.append((self._clock.monotonic() + seconds, what))
 
-    def _claimed(self, request: _TickRequest, lease: in_flight.HeldLease,
+    def _claimed(self, request: _TickRequest, lease: NewLease,
                  due_at: Instant, answer: Claimed) -> None:
         job = request.job
         if answer.outdated:

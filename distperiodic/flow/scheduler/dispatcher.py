@@ -31,6 +31,7 @@ from distperiodic import ports
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
 from distperiodic.core.claim import Claim
+from distperiodic.core.claim_request import NewLease
 from distperiodic.core.credit import CreditWindow
 from distperiodic.core.credit import RunTimeAverage
 from distperiodic.core.job import Delivery
@@ -80,6 +81,7 @@ class Dispatcher:
         #: Seconds without a heartbeat after which a batch is reclaimed from
         #: its worker.
         self._lease = wiring.lease
+        self._new_name = wiring.new_lease
         self._random = wiring.random
         self._pace = RunTimeAverage()
         self._throttle = log_throttle.LogThrottle(clock, 30.0)
@@ -100,8 +102,8 @@ class Dispatcher:
             authorities=authorities, throttle=self._throttle,
             sink=wiring.sink)
         self._all_recoveries = [recovery.Recovery(
-            self._in_flight, book, wiring, holder=self.holder)
-            for book in books]
+            self._in_flight, book, wiring, holder=self.holder,
+            new_lease=self.new_lease) for book in books]
         self._recoveries = {
             name: one for book, one in zip(books, self._all_recoveries,
                                            strict=True)
@@ -171,10 +173,13 @@ class Dispatcher:
         """Return the name under which this scheduler acquires leases now."""
         return holder_of(self.entry())
 
+    def new_lease(self) -> NewLease:
+        """Return a new lease of this scheduler."""
+        return NewLease(self._new_name(), self.holder(), self._lease)
+
     # -- input: claims, members, reports
 
-    def offer(self, job: Job, lease: in_flight.HeldLease,
-              claims: list[Claim],
+    def offer(self, job: Job, lease: NewLease, claims: list[Claim],
               superseded: int = 0) -> None:
         """Queue claims of one lease; :meth:`pump_all` sends them to workers.
 

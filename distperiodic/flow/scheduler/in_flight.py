@@ -19,6 +19,7 @@ from distperiodic.core import message
 from distperiodic.core.adaptive_limit import AdaptiveLimit
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import precedence_of
+from distperiodic.core.claim_request import NewLease
 from distperiodic.core.credit import CreditWindow
 from distperiodic.core.credit import entitled
 from distperiodic.core.job import Job
@@ -213,20 +214,12 @@ class SentBatch:
         return [self._claims[i] for i in indexes]
 
 
-class HeldLease(NamedTuple):
-    """A lease that this scheduler holds."""
-
-    id: str
-    #: Name of the holder. A scheduler has one name per tenure.
-    holder: str
-
-
 class ClaimGroup:
     """Waiting claims of one lease, in the order of their places."""
 
     __slots__ = ('claims', 'lease')
 
-    def __init__(self, lease: HeldLease, claims: list[Claim]):
+    def __init__(self, lease: NewLease, claims: list[Claim]):
         self.lease = lease
         self.claims = claims
 
@@ -300,7 +293,7 @@ class Line:
         for groups in self._groups.values():
             yield from groups
 
-    def put(self, lease: HeldLease, claims: list[Claim],
+    def put(self, lease: NewLease, claims: list[Claim],
             superseded: int = 0) -> int:
         """Add claims of one lease.
 
@@ -342,7 +335,7 @@ class Line:
         # A claim that was sent and returned unstarted has not had its turn.
         return place is not None and claim.place > place
 
-    def _put(self, lease: HeldLease, claims: list[Claim],
+    def _put(self, lease: NewLease, claims: list[Claim],
              round_: int) -> None:
         """Add claims, in the order of their places, to a round."""
         if claims and _step(claims[0]) == _step(claims[-1]):
@@ -503,7 +496,7 @@ class ClaimQueue:
         """Yield the groups of all waiting claims."""
         return itertools.chain(self.line, self.suspects)
 
-    def leases(self) -> set[HeldLease]:
+    def leases(self) -> set[NewLease]:
         """Return the leases of the waiting claims."""
         return {group.lease for group in self.groups()}
 
@@ -577,7 +570,7 @@ class InFlight:
         self.outstanding = 0
         self._counters = counters
 
-    def put(self, job: Job, lease: HeldLease, claims: list[Claim],
+    def put(self, job: Job, lease: NewLease, claims: list[Claim],
             superseded: int = 0) -> None:
         """Queue claims of one lease.
 
@@ -603,7 +596,7 @@ class InFlight:
                 found.update(itertools.compress(sent.batch.objects, sent.open))
         return found
 
-    def put_quarantined(self, job: Job, lease: HeldLease,
+    def put_quarantined(self, job: Job, lease: NewLease,
                         claims: list[Claim], size: int) -> None:
         """Queue claims of one lease as suspects, in groups of up to *size*.
 

@@ -27,9 +27,12 @@ from collections.abc import Mapping
 from distperiodic import ports
 from distperiodic.core import telemetry
 from distperiodic.core.claim import Claim
+from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import Lease
 from distperiodic.core.claim import State
 from distperiodic.core.claim import granted_lease
+from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import TakeOverRequest
 from distperiodic.core.job import Delivery
 from distperiodic.core.job import Job
 from distperiodic.flow import events
@@ -91,17 +94,19 @@ class Recovery:
 
     :param book: The jobs, and the store of their claims.
     :param holder: Returns the name under which this scheduler holds leases.
+    :param new_lease: Returns a new lease of this scheduler.
     """
 
     def __init__(self, inflight: in_flight.InFlight, book: Book,
-                 wiring: SchedulerWiring, *, holder: Callable[[], str]):
+                 wiring: SchedulerWiring, *, holder: Callable[[], str],
+                 new_lease: Callable[[], NewLease]):
         self._in_flight = inflight
         self._store = store = book.store
         self._clock = clock = wiring.clock
         self._put = wiring.put
         self._holder = holder
-        self._new_lease = wiring.new_lease
-        self._lease = lease = wiring.lease
+        self._new_lease = new_lease
+        lease = wiring.lease
         self.authority = book.authority
         self._silence_timeout = book.silence_timeout
         #: True if other members share the store.
@@ -166,9 +171,9 @@ class Recovery:
         self._renewed = now
         queues = [self._in_flight.queues[name] for name in self._jobs]
         by_holder: dict[str, list[str]] = {}
-        for lease, holder in sorted(set().union(*(
+        for lease in sorted(set().union(*(
                 queue.leases() for queue in queues))):
-            by_holder.setdefault(holder, []).append(lease)
+            by_holder.setdefault(lease.holder, []).append(lease.id)
         for holder, leases in by_holder.items():
             start(self._renew(queues, holder, leases))
 
@@ -254,13 +259,12 @@ class Recovery:
             while more and not self.releases.closed:
                 self._forget_gone()
                 self._callbacks.begin()
-                holder = self._holder()
+                into = self._new_lease()
                 leases = yield from perform(
                     self._store, functools.partial(
-                        self._take_over_expired, into=self._new_lease(),
-                        holder=holder))
+                        self._take_over_expired, into=into))
                 for lease in leases:
-                    self._taken_over(lease, holder)
+                    self._taken_over(lease, into)
                 more = len(leases) == _AT_A_TIME
                 if not more:
                     self._callbacks.call()
@@ -275,19 +279,18 @@ class Recovery:
         self._gone = {name: at for name, at in self._gone.items()
                       if now - at <= _GONE + self._silence_timeout}
 
-    def _take_over_expired(self, store: ports.ClaimStore, *, into: str,
-                           holder: str) -> list[Lease]:
+    def _take_over_expired(self, store: ports.ClaimStore,
+                           into: NewLease) -> list[Lease]:
         # The call waits in the queue while the store is unreachable. Meanwhile
         # no process can renew its leases, so all holders seem to be silent. A
         # holder in self._gone may also join meanwhile. So the thread of the
         # store reads self._gone at the time of the call.
-        return store.take_over_expired(
-            self._jobs, into=into, holder=holder, seconds=self._lease,
-            gone=list(self._gone), limit=_AT_A_TIME,
+        return store.take_over_expired(TakeOverRequest(
+            self._jobs, list(self._gone), _AT_A_TIME,
             silence_timeout=self._silence_timeout,
-            retry_after=_RETRY_SEARCHES * self._sweep_interval)
+            retry_after=_RETRY_SEARCHES * self._sweep_interval), into)
 
-    def _taken_over(self, lease: Lease, holder: str) -> None:
+    def _taken_over(self, lease: Lease, into: NewLease) -> None:
         job = self._in_flight.queues[lease.job].job
         self._counters[job.name, Counted.TAKEN_OVER] += len(lease.claims)
         if self._sink.open:
@@ -295,8 +298,8 @@ class Recovery:
                 job.name, lease.tick, len(lease.claims)))
         if lease.was is State.CLAIMED:
             self._taken.count(lease)
-        self._offer(job, in_flight.HeldLease(lease.id, holder),
-                    lease.claims, 'its lease has ended', lease.was)
+        self._offer(job, into._replace(id=lease.id), lease.claims,
+                    'its lease has ended', lease.was)
 
     def reclaim(self, sent: in_flight.SentBatch, claims: list[Claim],
                 reason: str, count_attempt: bool = True) -> None:
@@ -311,49 +314,45 @@ class Recovery:
     def _reclaim(self, sent: in_flight.SentBatch, claims: list[Claim],
                  reason: str, count_attempt: bool) -> Procedure[None]:
         job, batch = sent.queue.job, sent.batch
-        leases = [batch.lease]
+        leases = [HeldLease(batch.lease, job.name, batch.tick)]
         if not self.shared:
             # Only this scheduler can reclaim the granted runs. A worker that
             # shares the store holds the granted runs in a lease of its own,
             # which is taken over when it ends.
-            leases.append(granted_lease(batch.lease, batch.id))
-        keys = [c.object for c in claims]
+            leases.append(leases[0]._replace(
+                id=granted_lease(batch.lease, batch.id)))
         into = self._new_lease()
-        holder = self._holder()
         reclaimed = yield from call(
-            self._calls, ports.ClaimStore.reclaim, job.name, batch.tick, keys,
-            leases=leases, into=into, holder=holder, seconds=self._lease,
-            count_attempt=count_attempt)
+            self._calls, ports.ClaimStore.reclaim, leases,
+            [c.object for c in claims], into, count_attempt=count_attempt)
         self._in_flight.lost(job, len(claims) - len(reclaimed))
         if reclaimed and self._sink.open:
             self._sink.put(telemetry.ClaimsReclaimed(
                 job.name, batch.tick, len(reclaimed), reason))
-        self._offer(
-            job, in_flight.HeldLease(into, holder), reclaimed, reason,
-            State.RUNNING if count_attempt else State.CLAIMED)
+        self._offer(job, into, reclaimed, reason,
+                    State.RUNNING if count_attempt else State.CLAIMED)
 
-    def _offer(self, job: Job, held: in_flight.HeldLease,
-               claims: list[Claim],
+    def _offer(self, job: Job, lease: NewLease, claims: list[Claim],
                reason: str, was: State) -> None:
         """Queue reclaimed claims, and end claims that have no attempt left.
 
         :param was: State of the claims before they were reclaimed.
         """
         if self.releases.closed:
-            self.releases.release(job, [held.id], len(claims))
+            self.releases.release(job, [lease.id], len(claims))
             return
         most = job.most_attempts
         over = [c for c in claims if c.attempt > most]
         if over:
-            start(self._give_up(job, held.id, over, reason))
+            start(self._give_up(job, lease, over, reason))
             claims = [c for c in claims if c.attempt <= most]
         if was is State.RUNNING:
             self._counters[job.name, Counted.REPEATED] += sum(
                 c.attempt > 1 for c in claims)
-        if claims := self.quarantine(job, held, claims):
-            self._in_flight.put(job, held, claims)
+        if claims := self.quarantine(job, lease, claims):
+            self._in_flight.put(job, lease, claims)
 
-    def quarantine(self, job: Job, held: in_flight.HeldLease,
+    def quarantine(self, job: Job, lease: NewLease,
                    claims: list[Claim]) -> list[Claim]:
         """Queue the suspects among *claims*, and return the others."""
         by_size: dict[int, list[Claim]] = {}
@@ -365,18 +364,18 @@ class Recovery:
             else:
                 by_size.setdefault(size, []).append(claim)
         for size, group in by_size.items():
-            self._in_flight.put_quarantined(job, held, group, size)
+            self._in_flight.put_quarantined(job, lease, group, size)
         return others
 
-    def _give_up(self, job: Job, lease: str,
+    def _give_up(self, job: Job, lease: NewLease,
                  claims: list[Claim], reason: str) -> Procedure[None]:
         """Make claims dead that must not run again."""
         if job.delivery is not Delivery.AT_MOST_ONCE:
             reason += _ONE_TRY
         keys = [c.object for c in claims]
         dead = yield from call(
-            self._calls, ports.ClaimStore.discard, job.name, claims[0].tick,
-            keys, lease=lease, ending=State.DEAD, reason=reason)
+            self._calls, ports.ClaimStore.discard,
+            lease.of(job.name, claims[0].tick), keys, State.DEAD, reason)
         self._counters[job.name, Counted.DEAD] += dead
         if dead and self._sink.open:
             self._sink.put(telemetry.RunsEnded(
@@ -396,8 +395,8 @@ class Recovery:
         """
         claims = group.claims
         number = yield from call(
-            self._calls, ports.ClaimStore.discard, job.name, claims[0].tick,
-            [c.object for c in claims], lease=group.lease.id,
-            ending=State.CANCELLED)
+            self._calls, ports.ClaimStore.discard,
+            group.lease.of(job.name, claims[0].tick),
+            [c.object for c in claims], State.CANCELLED)
         self._counters[job.name, Counted.LEFT_TO_OTHERS] += number
         self._in_flight.lost(job, len(claims) - number)

@@ -26,7 +26,6 @@ from distperiodic.flow.leases import Book
 from distperiodic.flow.procedure import Procedure
 from distperiodic.flow.procedure import call_steps
 from distperiodic.flow.procedure import start
-from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
 from distperiodic.flow.wiring import SchedulerWiring
 
@@ -51,9 +50,7 @@ class StepSource:
         self._jobs = book.jobs
         self._clock = clock = wiring.clock
         self._store = book.store
-        self._holder = dispatcher.holder
-        self._new_lease = wiring.new_lease
-        self._lease = wiring.lease
+        self._new_lease = dispatcher.new_lease
         #: Seconds between two scans of the steps of all tasks.
         self._sweep_interval = book.sweep_interval
         self._dispatcher = dispatcher
@@ -146,7 +143,7 @@ class StepSource:
 
     def _take(self, rooms: Mapping[str, int],
               tasks: list[str] | None) -> Procedure[None]:
-        into, holder = self._new_lease(), self._holder()
+        into = self._new_lease()
         self._pending = True
         # The commands of a partition share its slots.
         by_topic: dict[str, dict[str, int]] = {}
@@ -156,7 +153,7 @@ class StepSource:
         try:
             leases = yield from call_steps(
                 self._store, ports.StepStore.take, [*by_topic.values()],
-                tasks=tasks, into=into, holder=holder, seconds=self._lease)
+                tasks, into)
         finally:
             self._pending = False
         used = dict.fromkeys(by_topic, 0.0)
@@ -164,8 +161,8 @@ class StepSource:
             used[self._jobs[lease.job].topic] += (
                 len(lease.claims) / rooms[lease.job])
             self._dispatcher.offer(
-                self._jobs[lease.job],
-                in_flight.HeldLease(lease.id, holder), lease.claims)
+                self._jobs[lease.job], into._replace(id=lease.id),
+                lease.claims)
         for topic, part in used.items():
             if part > 1.0 - 1e-6:
                 self._behind.update(by_topic[topic])
