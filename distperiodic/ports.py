@@ -19,6 +19,7 @@ from distperiodic.core import due
 from distperiodic.core import message
 from distperiodic.core import telemetry
 from distperiodic.core import workflow
+from distperiodic.core.attributes import Attributes
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import Failure
@@ -87,8 +88,7 @@ class Listed(NamedTuple):
     """An object that a catalogue lists."""
 
     object: str
-    #: Text of the object's own schedule. Empty means the schedule of its job.
-    rule: str
+    attributes: Attributes
     #: Watermark of a new object. Only ticks after this instant can be due. If
     #: the store has recorded a later watermark for the object, the store
     #: keeps that one.

@@ -4,6 +4,7 @@
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
+from distperiodic.core.attributes import Attributes
 from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim_request import ClaimRequest
 from distperiodic.core.claim_request import KnownSchedule
@@ -21,7 +22,7 @@ def claim(store, job, tick, objects, *, lease, holder, seconds, supersede,
     if listing and store.now() >= tick - EARLIEST:
         listed = {row.object for row in store.rows_of(job, objects)}
         store.sync(job, [
-            Listed(key, options.get('rule', ''), tick - 1)
+            Listed(key, Attributes(options.get('rule', '')), tick - 1)
             for key in dict.fromkeys(objects) if key not in listed], [],
             at=tick)
     return store.claim(

@@ -234,7 +234,7 @@ def judge(ticks: Mapping[Instant, Counts], alike: Iterable[tuple[Row, int]],
         _by_phase(job, row, positions, now) for row, positions in placed)
     for row, number in itertools.chain(alike, kinds):
         due.expect(row, number)
-        plan = job.plan_of(row.rule)
+        plan = job.plan_of(row.attributes.rule)
         row = row._replace(settled=max(row.settled, since - 1))
         due.wait(plan, plan.verdict(row, now), row, number)
     return balance(ticks, due.expected(), due.undecided)
@@ -301,10 +301,10 @@ class _Due:
 
         :param number: Number of objects that have this row.
         """
-        plan = self._job.plan_of(row.rule)
+        plan = self._job.plan_of(row.attributes.rule)
         last = row.settled
         floor = plan.floor(self._since - 1, row.since, row.position,
-                           self._around if not row.rule else None)
+                           None if row.attributes.rule else self._around)
         if plan.spread and not self._job.known:
             # The policies of the job are unknown. If the job has
             # ``run_immediately``, the object ran when it was listed, and not

@@ -24,6 +24,8 @@ from typing import NamedTuple
 
 from distperiodic import exceptions
 from distperiodic.core import schedule
+from distperiodic.core.attributes import PLAIN
+from distperiodic.core.attributes import Attributes
 from distperiodic.core.ring import Arc
 from distperiodic.core.ring import Ring
 from distperiodic.core.ring import position_of
@@ -371,17 +373,20 @@ class Reading(NamedTuple):
     """Result of a catalogue method."""
 
     catalogue: Catalogue
-    #: Schedules of the objects that have their own schedule, by id.
-    schedules: Mapping[str, schedule.Schedule]
+    #: Attributes of the objects that have attributes of their own, by id.
+    attributes: Mapping[str, Attributes]
     #: True if the result contains only the objects on the requested arcs.
     partial: bool = False
 
+    def attributes_of(self, key: str) -> Attributes:
+        return self.attributes.get(key, PLAIN)
+
     def changed(self, before: 'Reading', ids: Iterable[str]) -> set[str]:
         """Return those of *ids* whose attributes differ in two readings."""
-        if not (before.schedules or self.schedules):
+        if not (before.attributes or self.attributes):
             return set()
         return {key for key in ids
-                if before.schedules.get(key) != self.schedules.get(key)}
+                if before.attributes.get(key) != self.attributes.get(key)}
 
 
 class Catalogues:

@@ -29,6 +29,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from distperiodic.core.attributes import PLAIN
+from distperiodic.core.attributes import Attributes
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Misfire
@@ -59,9 +61,7 @@ class Row(NamedTuple):
     settled: Instant
     #: The instant from which the schedule of the object applies.
     since: Instant
-    #: Text of the object's own schedule. Empty means that the schedule of its
-    #: job applies.
-    rule: str = ''
+    attributes: Attributes = PLAIN
     #: True if the object has no open claim.
     free: bool = True
     #: Time at which the run of the last claim succeeded or failed for good, by
@@ -392,14 +392,15 @@ def verdicts(rows: Iterable[Row], plan_of: Mapping[str, Plan],
     text: str | None = None
     verdict_of: Callable[[Row], Verdict] = _unknown
     for row in listed:
-        if row.rule != text:
-            text = row.rule
+        rule = row.attributes.rule
+        if rule != text:
+            text = rule
             verdict_of = judges.get(text, _unknown)
         verdict = verdict_of(row)
         if verdict is not NOTHING:
-            alike = found.get((row.rule, verdict))
+            alike = found.get((rule, verdict))
             if alike is None:
-                alike = found[row.rule, verdict] = []
+                alike = found[rule, verdict] = []
             alike.append(row)
     return found
 

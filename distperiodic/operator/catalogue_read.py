@@ -11,9 +11,11 @@ from distperiodic.core import due
 from distperiodic.core import ring
 from distperiodic.core import schedule
 from distperiodic.core import wording
+from distperiodic.core.attributes import PLAIN
+from distperiodic.core.attributes import Attributes
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
-from distperiodic.core.job import text_of
+from distperiodic.core.job import schedule_named
 
 if TYPE_CHECKING:
     from distperiodic import periodic
@@ -30,8 +32,13 @@ class ListedObjects(NamedTuple):
     """The objects of a job."""
 
     ids: frozenset[str]
-    #: Schedules of the objects that have a schedule of their own, by id.
-    own: 'Mapping[str, schedule.Schedule]'
+    #: Attributes of the objects that have attributes of their own, by id.
+    own: Mapping[str, Attributes]
+
+    def schedule_of(self, key: str) -> 'schedule.Schedule | None':
+        """Return the own schedule of the object *key*, if it has one."""
+        rule = self.own.get(key, PLAIN).rule
+        return schedule_named(rule) if rule else None
 
 
 def record(store: 'GroupReader', claims: 'ClaimStore', job: 'Job',
@@ -49,13 +56,11 @@ def record(store: 'GroupReader', claims: 'ClaimStore', job: 'Job',
     at = claims.now()
 
     def new(key: str) -> ports.Listed:
-        own = found.own.get(key)
         settled = at - 1
         if not job.run_immediately:
-            settled = job.plan(own=own).floor(
+            settled = job.plan(own=found.schedule_of(key)).floor(
                 due.ALWAYS, at, ring.position_of(key))
-        return ports.Listed(
-            key, '' if own is None else text_of(own), settled)
+        return ports.Listed(key, found.own.get(key, PLAIN), settled)
     keys = sorted(queries.not_listed(
         store, job.name, found.ids if only is None else {only}))
     for begin in range(0, len(keys), _AT_A_TIME):

@@ -214,7 +214,7 @@ def _schedule(sources: ObjectSources, job: 'Job | None') -> tuple[
     found = catalogue_read.read(sources.tasks, job, sources.found.now)
     if isinstance(found, str):
         return job.schedule, None, found
-    return (found.own.get(sources.object, job.schedule),
+    return (found.schedule_of(sources.object) or job.schedule,
             sources.object in found.ids, '')
 
 
@@ -246,7 +246,7 @@ def _recorded_next(sources: ObjectSources) -> int | None:
     if (sources.tasks is not None or found.job is None or found.claim is None
             or found.claim.since is None):
         return None
-    own = found.claim.row(sources.object, 0).rule
+    own = found.claim.row(sources.object, 0).attributes.rule
     text = own or found.job.schedule
     if not text:
         return None

@@ -21,6 +21,8 @@ from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.adapters.sql.dialects.dialect import Selection
 from distperiodic.core import audit
 from distperiodic.core import due
+from distperiodic.core.attributes import PLAIN
+from distperiodic.core.attributes import Attributes
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import State
 from distperiodic.core.explanation import ClaimStanding
@@ -343,8 +345,8 @@ def _alike(connection: sa.Connection, number: int, begins: int,
     for row in connection.execute(
             sa.select(inner, sa.func.count().label('number'))
             .group_by(*inner.c)):
-        yield due.Row('', 0, row.settled, row.since, row.rule,
-                      bool(row.free)), row.number
+        yield due.Row('', 0, row.settled, row.since,
+                      Attributes(row.rule), bool(row.free)), row.number
 
 
 def _placed(dialect: Dialect, connection: sa.Connection, number: int,
@@ -357,5 +359,5 @@ def _placed(dialect: Dialect, connection: sa.Connection, number: int,
     for group, positions in dialect.gather(connection, Selection(
             _claim.c.position, listed, alike, _claim.c.object, _SLICE)):
         found.setdefault(group, array('q')).extend(positions)
-    return [(due.Row('', places[0], settled, since, '', bool(free)), places)
+    return [(due.Row('', places[0], settled, since, PLAIN, bool(free)), places)
             for (settled, since, free), places in found.items()]

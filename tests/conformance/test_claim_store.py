@@ -36,6 +36,8 @@ from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core import claim as claims
 from distperiodic.core import due
 from distperiodic.core import outcomes
+from distperiodic.core.attributes import PLAIN
+from distperiodic.core.attributes import Attributes
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import UNSTARTED_FIRST
 from distperiodic.core.claim import Failure
@@ -234,7 +236,8 @@ def same(claims, others):
 
 def enlist(store, job, tick, *keys, at=None, rule=''):
     """List objects with the watermark *tick*."""
-    assert store.sync(job, [ports.Listed(key, rule, tick) for key in keys],
+    own = Attributes(rule)
+    assert store.sync(job, [ports.Listed(key, own, tick) for key in keys],
                       [], at=tick + 1 if at is None else at) == []
 
 
@@ -460,7 +463,8 @@ def test_an_object_behind_the_previous_tick_is_returned_and_not_claimed(
 def test_a_listing_that_is_a_tick_comes_before_later_ticks(
         store, job, tick):
     listed = tick + SECOND // 2
-    store.sync(job, [ports.Listed(key, '', listed - 1) for key in 'abc'], [],
+    store.sync(job, [
+        ports.Listed(key, PLAIN, listed - 1) for key in 'abc'], [],
                at=listed)
     claim(store, job, listed, ['a'], listing=False, listing_is_tick=True)
     later, options = tick + SECOND, {
@@ -1590,7 +1594,7 @@ RING = -2 ** 63, 2 ** 63 - 1
 
 def listed(store, job, *, before=None, limit=10_000):
     """For each listed object, its watermark, its since and its schedule."""
-    return {row.object: (row.settled, row.since, row.rule)
+    return {row.object: (row.settled, row.since, row.attributes.rule)
             for row in store.rows(job, *RING, before=before, limit=limit)}
 
 
@@ -1657,7 +1661,8 @@ def test_an_object_counts_from_the_first_reading_after_it_was_delisted(
     delist(store, job, tick + 5 * SECOND, 'a')
 
     assert store.sync(
-        job, [ports.Listed('a', '', tick), ports.Listed('new', '', tick)], [],
+        job, [ports.Listed('a', PLAIN, tick),
+              ports.Listed('new', PLAIN, tick)], [],
         at=tick, later=[tick + at * SECOND for at in later]) == []
 
     assert listed(store, job) == {
@@ -1679,7 +1684,7 @@ def test_an_object_both_listed_and_delisted_is_listed(store, job, tick):
     enlist(store, job, tick, 'a', at=tick)
 
     left = store.sync(
-        job, [ports.Listed('a', '', tick), ports.Listed('b', '', tick)],
+        job, [ports.Listed('a', PLAIN, tick), ports.Listed('b', PLAIN, tick)],
         ['a', 'b'], at=tick + 1)
 
     assert left == []
@@ -1705,7 +1710,7 @@ def test_a_schedule_is_not_changed_by_a_catalogue_that_was_read_before(
     enlist(store, job, tick, 'a', at=tick + 9, rule='every 9')
 
     left = store.sync(
-        job, [ports.Listed('a', '', tick)], [], at=tick + 8)
+        job, [ports.Listed('a', PLAIN, tick)], [], at=tick + 8)
 
     assert left == ['a']
     assert listed(store, job)['a'] == (tick, tick + 9, 'every 9')
@@ -1737,7 +1742,7 @@ def test_ids_that_are_listed_are_compared_exactly(store, job, tick):
     enlist(store, job, tick, *IDS, rule='cron Europe/Berlin \u00fc\\"\' ')
 
     assert set(listed(store, job)) == set(IDS)
-    assert {row.rule for row in store.rows_of(job, IDS)} == {
+    assert {row.attributes.rule for row in store.rows_of(job, IDS)} == {
         'cron Europe/Berlin \u00fc\\"\' '}
     assert objects_of(claim(store, job, tick + SECOND, IDS,
                             rule='cron Europe/Berlin \u00fc\\"\'').won) == []
@@ -1756,9 +1761,9 @@ def test_many_that_list_the_same_at_once_list_it_once(
     keys = [f'object-{n}' for n in range(200)]
 
     def enlist_from(store, number, at):
-        return store.sync(job, [ports.Listed(key, f'every {at}', tick)
-                                for key in keys[number * 10:]], [],
-                          at=tick + at)
+        return store.sync(job, [ports.Listed(
+            key, Attributes(f'every {at}'), tick)
+            for key in keys[number * 10:]], [], at=tick + at)
 
     def ask(store, number):
         for at in range(10):
@@ -2201,7 +2206,8 @@ def test_a_scan_during_a_listing_does_not_count(
     begun = ports.Checked(status(store, job).checked, tick + SECOND)
 
     store.sync(job, [ports.Listed(
-        'a', 'every 5' if change == 'schedule' else '', tick - 1)], [],
+        'a', Attributes('every 5' if change == 'schedule' else ''),
+        tick - 1)], [],
         at=tick)
 
     assert status(store, job, scan=begun).checked < tick
@@ -2365,7 +2371,8 @@ def test_a_row_that_is_kept_is_not_listed_again_and_not_waited_for(
         kept, job, tick):
     store, _ = kept
 
-    changed = [ports.Listed(key, 'every 9', tick) for key in ('kept', 'free')]
+    changed = [ports.Listed(key, Attributes('every 9'), tick)
+               for key in ('kept', 'free')]
     assert store.sync(job, changed, [], at=tick + 1) == ['kept']
     assert store.sync(job, [], ['kept', 'free'], at=tick + 2) == ['kept']
 
@@ -2608,7 +2615,7 @@ def test_a_claim_made_again_gives_the_same_answer(one, another, job, tick):
     assert (len(told.won), told.busy, told.superseded, told.behind) == (
         3, ['busy'], 1, [due.Row(
             'behind', position_of('behind'), tick - SECOND,
-            tick - SECOND, '', True, *told.behind[0][-3:])])
+            tick - SECOND, PLAIN, True, *told.behind[0][-3:])])
 
     for store in one, another:
         assert claim(store, job, tick + SECOND, objects, lease,

@@ -14,6 +14,7 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.dialects import dialect
 from distperiodic.adapters.sql.dialects import mysql
 from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.core.attributes import PLAIN
 from distperiodic.core.ring import position_of
 from distperiodic.ports import Listed
 
@@ -37,7 +38,7 @@ class World:
         for at, some in ((now - 2 * HOUR, names[:7]), (now, names[7:])):
             self.objects[at] = some
             self.store.sync(
-                'poll', [Listed(key, '', at) for key in some], [], at=at)
+                'poll', [Listed(key, PLAIN, at) for key in some], [], at=at)
 
     def gathered(self, column, *groups):
         """Read the values of a column; return them by group."""

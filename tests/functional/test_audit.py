@@ -21,6 +21,7 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.dialects import dialect
 from distperiodic.adapters.sql.dialects import mysql
 from distperiodic.core import ring
+from distperiodic.core.attributes import PLAIN
 from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
@@ -225,7 +226,7 @@ def test_an_audit_reads_each_object_of_a_large_catalogue_once(
     with contextlib.closing(GroupStore(place.url, place.group)) as store:
         place.store.adopt({'poll': 'every 3600000000 spread'})
         for some, at in (ids[:7], hour - 9 * HOUR), (ids[7:], hour - HOUR):
-            place.store.sync('poll', [ports.Listed(key, '', at)
+            place.store.sync('poll', [ports.Listed(key, PLAIN, at)
                                       for key in some], [], at=at)
         account = queries.account(
             store, 'poll', hour - 20 * HOUR)
@@ -244,7 +245,7 @@ def test_a_text_that_the_server_cuts_off_is_one_line(mariadb, tmp_path):
         return statement.replace('@@max_allowed_packet', '4096'), parameters
     place = places.Place(mariadb.url, tmp_path)
     place.store.sync('poll', [
-        ports.Listed(f'{number:0200}', '', place.now)
+        ports.Listed(f'{number:0200}', PLAIN, place.now)
         for number in range(200)], [], at=place.now)
     sa.event.listen(sa.Engine, 'before_cursor_execute', limit, retval=True)
     try:

@@ -103,8 +103,8 @@ class TwoWin(Bug):
                     if (isinstance(row, ClaimRow) and row.tick == tick
                             and row.lease.id != lease.id):
                         rows[key] = EndedClaim(
-                            tick - 1, tick - 1, row.since, row.rule, None,
-                            None)
+                            tick - 1, tick - 1, row.since, row.attributes,
+                            None, None)
                 return super().claim(request, lease)
         return Store
 

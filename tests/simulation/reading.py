@@ -4,7 +4,9 @@
 from distperiodic.adapters.local.reader import CatalogueMethods
 from distperiodic.core import catalogue
 from distperiodic.core import ring
+from distperiodic.core.attributes import Attributes
 from distperiodic.core.job import Scope
+from distperiodic.core.job import text_of
 from distperiodic.flow import events
 from tests.oracle.facts import FOREVER
 from tests.oracle.facts import SECOND
@@ -70,7 +72,7 @@ class Catalogues:
     def read(self, job, arcs, identity, instant):
         """Return the answer of the catalogue method of *job*.
 
-        The answer contains the objects and their own schedules, and says
+        The answer contains the objects and their own attributes, and says
         whether they are only the objects in the arcs.
         """
         objects = list(self._objects[job])
@@ -81,7 +83,8 @@ class Catalogues:
                 for low, high in arcs)]
         self.readings[job].append(Reading(
             self._world.now, identity, instant, frozenset(objects)))
-        own = {key: rule for key, rule in self._objects[job].items()
+        own = {key: Attributes(text_of(rule))
+               for key, rule in self._objects[job].items()
                if rule is not None}
         return objects, own, partial
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from distperiodic.core import due
 from distperiodic.core import schedule
+from distperiodic.core.attributes import Attributes
 from distperiodic.core.catalogue import Catalogue
 from distperiodic.core.catalogue import Reading
 from distperiodic.core.claim import Authority
@@ -171,7 +172,8 @@ class Process:
         """
         before = self.part.reading
         reading = Reading(Catalogue([*objects]), {
-            key: own for key, own in objects.items() if own is not None})
+            key: Attributes(text_of(own)) for key, own in objects.items()
+            if own is not None})
         self.part.read(reading, at)
         if before is None:
             self._listing.walk_gained(self.part, at, _VIEW.ring)

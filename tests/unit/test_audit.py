@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from distperiodic.core import audit
 from distperiodic.core import schedule
+from distperiodic.core.attributes import Attributes
 from distperiodic.core.audit import AttendedInterval
 from distperiodic.core.claim import State
 from distperiodic.core.due import ALWAYS
@@ -130,7 +131,7 @@ def add(one, other):
 
 
 def row(settled, since=ALWAYS, position=0, rule='', free=True):
-    return Row('', position, settled, since, rule, free)
+    return Row('', position, settled, since, Attributes(rule), free)
 
 
 def account_of(ticks, alike, job=JOB, rows=(), now=0, since=0):

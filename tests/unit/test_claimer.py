@@ -9,6 +9,7 @@ from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.core import ring
 from distperiodic.core import schedule
+from distperiodic.core.attributes import PLAIN
 from distperiodic.core.claim import Authority
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
@@ -411,7 +412,8 @@ def test_a_run_overlaps_only_the_ticks_that_came_after_its_start(
     desk = Desk()
 
     desk.claimer.judge(desk.job, [Row(
-        'a', 0, tick(4), tick(9), '', ended is not None, ended, began, NOW)])
+        'a', 0, tick(4), tick(9), PLAIN, ended is not None, ended, began,
+        NOW)])
 
     assert desk.store.skipped == by
     counts = collections.Counter()

@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from distperiodic.core import due
+from distperiodic.core.attributes import Attributes
 from distperiodic.core.cron import Cron
 from distperiodic.core.due import ALWAYS
 from distperiodic.core.due import CATCH_UP
@@ -291,21 +292,21 @@ def test_many_are_judged_as_they_are_one_by_one(data):
     times = [instants(model.ticks) for model in models_.values()]
     now = data.draw(st.one_of(times))
     rows = [
-        row._replace(object=f'{text}{n}', rule=text)
+        row._replace(object=f'{text}{n}', attributes=Attributes(text))
         for text, model in models_.items()
         for n, row in enumerate(data.draw(
             st.lists(rows_of(model), max_size=4)) * 2)]
     expected = {}
     for row in rows:
-        verdict = models_[row.rule].plan.verdict(row, now)
+        verdict = models_[row.attributes.rule].plan.verdict(row, now)
         if verdict is not NOTHING:
-            expected.setdefault((row.rule, verdict), []).append(row)
+            expected.setdefault((row.attributes.rule, verdict), []).append(row)
     plans = {text: model.plan for text, model in models_.items()}
     assert verdicts(rows, plans, now) == expected
 
 
 def test_rows_of_an_unknown_schedule_are_left_out():
-    row = Row('a', 0, NOON - HOUR, ALWAYS, 'every 1')
+    row = Row('a', 0, NOON - HOUR, ALWAYS, Attributes('every 1'))
     assert verdicts([row], {'': Plan(Every(60))}, NOON) == {}
     assert verdicts([row], {'every 1': Plan(Every(60))}, NOON)
 

@@ -8,9 +8,10 @@ import pytest
 from distperiodic import exceptions
 from distperiodic.core import catalogue
 from distperiodic.core import ring
+from distperiodic.core.attributes import PLAIN
+from distperiodic.core.attributes import Attributes
 from distperiodic.core.due import Row
 from distperiodic.core.schedule import SECOND
-from distperiodic.core.schedule import Every
 from distperiodic.flow.procedure import CallFailed
 from distperiodic.flow.procedure import start
 from distperiodic.flow.scheduler.part import Part
@@ -102,8 +103,9 @@ def test_a_walk_that_the_store_cannot_answer_is_not_complete():
     assert walked(store, ring.Arc(0, 9), page=5) == ([], False)
 
 
-def reading(*ids, **schedules):
-    return catalogue.Reading(catalogue.Catalogue(ids), schedules)
+def reading(*ids, **rules):
+    return catalogue.Reading(catalogue.Catalogue(ids), {
+        key: Attributes(rule) for key, rule in rules.items()})
 
 
 def compared(read, *rows, at=TICK + 1, of=None):
@@ -112,7 +114,7 @@ def compared(read, *rows, at=TICK + 1, of=None):
 
 
 def row(key, rule='', settled=TICK):
-    return Row(key, ring.position_of(key), settled, 0, rule)
+    return Row(key, ring.position_of(key), settled, 0, Attributes(rule))
 
 
 def test_rows_that_the_catalogue_lists_agree():
@@ -133,7 +135,7 @@ def test_a_new_object_is_due_for_nothing_that_came_before_it():
     found = compared(reading('new'))
 
     [listed] = found.listed[TICK + 1,]
-    assert (listed.object, listed.rule) == ('new', '')
+    assert (listed.object, listed.attributes) == ('new', PLAIN)
     assert TICK <= listed.settled <= TICK + 1
     assert [one.object for one in found.new] == ['new']
 
@@ -148,11 +150,11 @@ def test_an_object_that_is_listed_at_a_tick_is_due_for_it():
 @pytest.mark.parametrize('after', ['', 'every 30000000'])
 def test_an_object_whose_own_schedule_changed_is_listed_with_the_new_one(
         before, after):
-    read = reading('a', **({'a': Every(30)} if after else {}))
+    read = reading('a', **({'a': after} if after else {}))
 
     found = compared(read, row('a', before))
 
-    assert [(one.object, one.rule) for some in found.listed.values()
+    assert [(one.object, one.attributes.rule) for some in found.listed.values()
             for one in some] == (
         [('a', after)] if before != after else [])
 
@@ -229,7 +231,7 @@ def test_an_object_counts_from_where_it_came_back():
 
 def test_an_object_counts_from_the_first_reading_with_the_schedule_it_has():
     part = part_that_read(
-        reading('a'), reading('a', a=Every(30.0)), reading('a', a=Every(30.0)))
+        reading('a'), reading('a', a='every 30'), reading('a', a='every 30'))
 
     assert part.listed_at('a')[0] == SECOND
 
@@ -272,7 +274,7 @@ def test_nothing_is_owned_while_all_members_are_drained_or_stopping():
 
 def test_an_object_is_listed_from_its_last_change_of_schedule():
     kept, one = Readings(), catalogue.Catalogue(['a'])
-    daily = Every(86_400)
+    daily = Attributes('every 86400000000')
     for at, own in (0, {}), (1, {}), (2, {'a': daily}), (3, {'a': daily}):
         kept.keep(catalogue.Reading(one, own), at)
 

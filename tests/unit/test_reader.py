@@ -12,6 +12,7 @@ from distperiodic.adapters.local import reader
 from distperiodic.adapters.local.reader import ThreadReader
 from distperiodic.core import ring
 from distperiodic.core import schedule
+from distperiodic.core.attributes import Attributes
 from distperiodic.core.catalogue import Catalogue
 from tests.kept import kept
 from tests.logged import lines
@@ -39,7 +40,7 @@ class Reading:
         return ticket
 
     def read(self, name='poll', **options):
-        """Read; return the exception or (catalogue, schedules, partial)."""
+        """Read; return the exception or (catalogue, attributes, partial)."""
         ticket = self.ask(name, **options)
         answer = self.answers.get(timeout=LIMIT)
         assert answer[:2] == (name, ticket)
@@ -249,9 +250,10 @@ def test_objects_bring_their_own_schedules():
         thing(7, spacing=5.0)).read()
 
     assert found.ids == ['quick', 'plain', 'nightly', '7']
-    assert {key: rule.describe() for key, rule in own.items()} == {
-        'quick': 'every 5 s', '7': 'every 5 s',
-        'nightly': 'cron 0 2 * * * (Europe/Berlin)'}
+    assert own == {
+        'quick': Attributes('every 5000000'),
+        '7': Attributes('every 5000000'),
+        'nightly': Attributes('cron Europe/Berlin 0 2 * * *')}
 
 
 def test_a_schedule_that_changes_under_an_unchanged_id_is_seen():

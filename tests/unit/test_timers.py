@@ -4,8 +4,8 @@
 import pytest
 
 from distperiodic.core import catalogue
+from distperiodic.core.attributes import Attributes
 from distperiodic.core.schedule import SECOND
-from distperiodic.core.schedule import Every
 from distperiodic.flow.scheduler.authority import StoreAuthority
 from distperiodic.flow.scheduler.timers import ObjectTimers
 from distperiodic.flow.scheduler.timers import SpreadCursor
@@ -58,10 +58,12 @@ def test_each_object_with_a_phase_is_due_once_between_two_steps_of_a_cursor():
 
 
 def test_an_object_follows_its_new_schedule_from_the_change_on():
-    own = ObjectTimers()
-    own.replace({'a': Every(3600), 'b': Every(60)}, SECOND)
+    own, each_minute = ObjectTimers(), Attributes('every 60000000')
+    own.replace({'a': Attributes('every 3600000000'), 'b': each_minute},
+                SECOND)
 
-    own.replace({'a': Every(30), 'b': Every(60)}, SECOND)
+    own.replace({'a': Attributes('every 30000000'), 'b': each_minute},
+                SECOND)
 
     assert own.take(59 * SECOND) == [('a', 30 * SECOND)]
     assert sorted(own.take(60 * SECOND)) == [

@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from distperiodic.core import due
+from distperiodic.core.attributes import PLAIN
 from distperiodic.core.cron import Cron
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Every
@@ -22,7 +23,7 @@ ROWS = st.lists(
         position=st.integers(-(2**63), 2**63 - 1),
         settled=INSTANTS,
         since=INSTANTS,
-        rule=st.just(''),
+        attributes=st.just(PLAIN),
         free=st.just(True),
         ended=st.none(),
     ),

@@ -148,19 +148,20 @@ class MemoryClaimStore:
         rows = self._rows_of(job)
         left = []
         changed = False
-        for key, rule, settled in listed:
+        for key, attributes, settled in listed:
             row = rows.get(key)
             if row is None:
                 changed = True
                 rows.add(key, EndedClaim(
-                    settled, settled, at, rule, None, None))
-            elif row.since is None or (row.rule != rule and row.since <= at):
+                    settled, settled, at, attributes, None, None))
+            elif row.since is None or (
+                    row.attributes != attributes and row.since <= at):
                 changed = True
                 since = at if row.since is not None else due.listed_again(
                     (at, *later), rows.delisted.pop(key, None))
-                rows[key] = row_with(row, since=since, rule=rule,
+                rows[key] = row_with(row, since=since, attributes=attributes,
                                      settled=max(row.settled, settled))
-            elif row.rule != rule:
+            elif row.attributes != attributes:
                 left.append(key)
         if changed:
             self._checked[job] = min(self._checked.get(job, 0), at) - 1
@@ -233,7 +234,7 @@ class MemoryClaimStore:
                 held=last is not None and last.lease is lease_row,
                 passed=(row.settled == tick
                         or last is not None and last.tick == tick
-                        or row.rule != request.rule))
+                        or row.attributes.rule != request.rule))
             attempt, losses, waiting = 1, 0, now
             if decision is Decision.CLAIM and last is None:
                 # The row does not contain the fence of its last claim. So use
@@ -262,7 +263,7 @@ class MemoryClaimStore:
                 continue
             started = row.started
             rows[key] = lease_row.rows[key] = ClaimRow(
-                tick, fence, lease_row, attempt, row.since, row.rule,
+                tick, fence, lease_row, attempt, row.since, row.attributes,
                 row.ended, waiting, started, losses)
             # This is equivalent to Claim(), but faster.
             won.append(new_tuple(Claim, (
@@ -414,10 +415,9 @@ class MemoryClaimStore:
                 self._leave(key, row)
                 if (row.fence < first_fence(row.tick) + FENCES
                         and row.attempt == 1):
-                    ended_row = new_tuple(EndedClaim, (row.tick, row.settled,
-                                                       row.since, row.rule,
-                                                       row.ended,
-                                                       row.started))
+                    ended_row = new_tuple(EndedClaim, (
+                        row.tick, row.settled, row.since, row.attributes,
+                        row.ended, row.started))
                     if ended_row != alike:
                         alike = ended_row
                     rows[key] = alike

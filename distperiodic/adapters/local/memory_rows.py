@@ -9,6 +9,7 @@ from typing import Any
 from typing import NamedTuple
 
 from distperiodic.core import due
+from distperiodic.core.attributes import Attributes
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import FENCES
 from distperiodic.core.claim import State
@@ -55,20 +56,20 @@ class EndedClaim(NamedTuple):
     settled: int
     #: None means not listed.
     since: int | None
-    rule: str
+    attributes: Attributes
     ended: int | None
     started: int | None
 
 
 class ClaimRow:
-    __slots__ = ('attempt', 'ended', 'fence', 'lease', 'losses', 'progress',
-                 'rule', 'settled', 'since', 'started', 'state', 'tick',
+    __slots__ = ('attempt', 'attributes', 'ended', 'fence', 'lease', 'losses',
+                 'progress', 'settled', 'since', 'started', 'state', 'tick',
                  'waiting')
 
     def __init__(self, tick: int, fence: int, lease: LeaseRow, attempt: int,
-                 since: int | None, rule: str, ended: int | None,
-                 waiting: int, started: int | None, losses: int = 0,
-                 state: State = State.CLAIMED):
+                 since: int | None, attributes: Attributes,
+                 ended: int | None, waiting: int, started: int | None,
+                 losses: int = 0, state: State = State.CLAIMED):
         self.tick = self.settled = tick
         self.state = state
         self.fence = fence
@@ -76,7 +77,7 @@ class ClaimRow:
         self.lease = lease
         self.progress: str | None = None
         self.since = since
-        self.rule = rule
+        self.attributes = attributes
         self.ended = ended
         self.waiting = waiting
         self.started = started
@@ -144,7 +145,7 @@ class JobRows(dict[str, 'ClaimRow | EndedClaim']):
             row = self[key]
             if row.since is not None and (
                     before is None or row.settled < before
-                    or row.rule != ''):
+                    or row.attributes.rule != ''):
                 yield listed_row(key, position, row, row.since)
 
     def _place(self, found: list[tuple[int, str]]) -> None:
@@ -187,8 +188,8 @@ def listed_row(key: str, position: int, row: ClaimRow | EndedClaim,
             began = None
         elif row.attempt > 1:
             began = row.tick
-    return due.Row(key, position, row.settled, since, row.rule, free,
-                   row.ended, began)
+    return due.Row(key, position, row.settled, since, row.attributes,
+                   free, row.ended, began)
 
 
 def row_with(row: ClaimRow | EndedClaim,

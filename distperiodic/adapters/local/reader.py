@@ -12,10 +12,12 @@ from typing import Any
 from distperiodic.adapters.local import forks
 from distperiodic.core import catalogue
 from distperiodic.core import context
-from distperiodic.core import schedule
 from distperiodic.core import values
+from distperiodic.core.attributes import PLAIN
+from distperiodic.core.attributes import Attributes
 from distperiodic.core.job import Job
 from distperiodic.core.job import own_schedule
+from distperiodic.core.job import text_of
 from distperiodic.core.ring import Arc
 from distperiodic.exceptions import InvalidObject
 from distperiodic.exceptions import InvalidSchedule
@@ -76,11 +78,11 @@ class CatalogueMethods:
         known = self._known.setdefault(
             job.name, catalogue.Catalogues(keep=1))
         try:
-            found, own = known.of(objects), _schedules(objects)
+            found, own = known.of(objects), _attributes(objects)
             self._left_out.pop(job.name, None)
         except (InvalidObject, InvalidSchedule):
             objects = self._usable(job, objects)
-            found, own = known.of(objects), _schedules(objects)
+            found, own = known.of(objects), _attributes(objects)
         if found is not self._seen.get(job.name):
             self._seen[job.name] = found
             duplicate = found.duplicate
@@ -108,7 +110,7 @@ class CatalogueMethods:
             key = catalogue.read_id(obj)
             try:
                 catalogue.usable_id(key, obj)
-                own_schedule(obj)
+                _read_attributes(obj)
             except (InvalidObject, InvalidSchedule) as exc:
                 problem = problem or str(exc)
                 number += 1
@@ -198,16 +200,29 @@ class ThreadReader:
                 self._idle += 1
 
 
-def _schedules(objects: Sequence[Any]) -> dict[str, schedule.Schedule]:
-    """Return the schedules of the objects that have their own, by id."""
-    own: dict[str, schedule.Schedule] = {}
+def _attributes(objects: Sequence[Any]) -> dict[str, Attributes]:
+    """Return the attributes of the objects that have their own, by id.
+
+    Objects with equal attributes share one value.
+    """
+    own: dict[str, Attributes] = {}
+    shared: dict[Attributes, Attributes] = {}
     if set(map(type, objects)) <= {str, int}:
         return own
     for obj in objects:
-        rule = own_schedule(obj)
-        if rule is not None:
-            own[catalogue.id_of(obj)] = rule
+        one = _read_attributes(obj)
+        if one is not PLAIN:
+            own[catalogue.id_of(obj)] = shared.setdefault(one, one)
     return own
+
+
+def _read_attributes(obj: Any) -> Attributes:
+    """Return the attributes of one object.
+
+    :raises InvalidSchedule: The object's own schedule is invalid.
+    """
+    schedule = own_schedule(obj)
+    return PLAIN if schedule is None else Attributes(text_of(schedule))
 
 
 def _as_exception(exc: BaseException) -> Exception:

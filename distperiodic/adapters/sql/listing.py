@@ -6,6 +6,7 @@ otherwise the open transaction of one handler would delay all jobs.
 """
 
 import collections
+from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from distperiodic.adapters.sql import jobs
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core import due
+from distperiodic.core.attributes import Attributes
+from distperiodic.core.attributes import attributes_of
 from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import State
 from distperiodic.core.claim import first_fence
@@ -30,8 +33,23 @@ _Change = tuple[tuple[str, Any], ...]
 
 def row_of(row: Any) -> due.Row:
     """Convert a row that :attr:`.statements.Statements.look` selects."""
-    return due.Row(row.object, row.position, row.settled, row.since, row.rule,
-                   row.state not in OPEN, row.ended, row.began)
+    return due.Row(row.object, row.position, row.settled, row.since,
+                   _attributes_of(row), row.state not in OPEN, row.ended,
+                   row.began)
+
+
+def _attributes_of(row: Any) -> Attributes:
+    """Return the attributes of an object, which are the last columns of *row*.
+    """
+    return attributes_of([*row[-len(tables.ATTRIBUTES):]])
+
+
+def _listed(rows: Iterable[Any]) -> list[due.Row]:
+    """Convert rows that :attr:`.statements.Statements.list_range` selects."""
+    return [due.Row(key, position, settled, since, attributes_of(own), free,
+                    ended, began)
+            for key, position, settled, since, free, ended, began, *own
+            in rows]
 
 
 def some(tx: Transaction, number: int,
@@ -40,8 +58,8 @@ def some(tx: Transaction, number: int,
 
     See :meth:`distperiodic.ports.ClaimStore.rows_of`.
     """
-    return [due.Row(*row) for row in tx.connection.execute(
-        tx.sql.list_some, {'of_job': number, 'keys': tx.dialect.keys(keys)})]
+    return _listed(tx.connection.execute(
+        tx.sql.list_some, {'of_job': number, 'keys': tx.dialect.keys(keys)}))
 
 
 def between(tx: Transaction, number: int, low: int,
@@ -56,8 +74,7 @@ def between(tx: Transaction, number: int, low: int,
     if before is not None:
         statement = tx.sql.list_behind
         parameters['of_tick'] = before
-    return [due.Row(*row)
-            for row in tx.connection.execute(statement, parameters)]
+    return _listed(tx.connection.execute(statement, parameters))
 
 
 def settled(tx: Transaction, number: int, tick: int) -> int:
@@ -108,7 +125,8 @@ def _update(tx: Transaction, number: int, rows: dict[str, Any],
     # process has recorded a newer reading of the catalogue.
     later = [key for key, row in rows.items() if row.since is not None
              and row.since > at and (
-                 key not in listed or listed[key].rule != row.rule)]
+                 key not in listed
+                 or _attributes_of(row) != listed[key].attributes)]
     if not differ and not gone:
         return later
     free = set(tx.unlocked(number, [*differ, *gone]))
@@ -150,7 +168,9 @@ def _insert(tx: Transaction, number: int,
     tx.dialect.insert_new(
         tx.connection, _claim, {
             'object': keys, 'position': positions_of(keys),
-            'rule': [one.rule for one in new], 'tick': ticks,
+            **{name: [getattr(one.attributes, name) for one in new]
+               for name in Attributes._fields},
+            'tick': ticks,
             'settled': ticks,
             'fence': [first_fence(tick) for tick in ticks]},
         job=number, state=State.LISTED, attempt=0, lease='', since=at)
@@ -158,14 +178,14 @@ def _insert(tx: Transaction, number: int,
 
 def _differs(row: Any, one: ports.Listed, at: int) -> bool:
     return row.since is None or (
-        row.rule != one.rule and row.since <= at)
+        _attributes_of(row) != one.attributes and row.since <= at)
 
 
 def _change(row: Any, one: ports.Listed,
             readings: tuple[int, ...]) -> _Change:
     since = readings[0] if row.since is not None else due.listed_again(
         readings, row.delisted)
-    return (('since', since), ('rule', one.rule),
+    return (('since', since), *one.attributes._asdict().items(),
             ('settled', max(row.settled, one.settled)))
 
 

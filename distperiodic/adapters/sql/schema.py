@@ -33,12 +33,13 @@ if TYPE_CHECKING:
 
 _Result = TypeVar('_Result')
 
+_MIGRATIONS = pathlib.Path(__file__).parents[2] / 'migrations'
 #: Version of the tables that this release needs: the version of the newest
-#: migration.
-VERSION = '0001'
+#: migration, with which the name of its file begins.
+VERSION = max(file.name.partition('_')[0] for file in (
+    _MIGRATIONS / 'versions').glob('[0-9]*.py'))
 VERSION_TABLE = 'distperiodic_alembic_version'
 
-_MIGRATIONS = pathlib.Path(__file__).parents[2] / 'migrations'
 # Number of attempts while another process upgrades the tables, and seconds
 # between two attempts.
 _ATTEMPTS, _PAUSE = 20, 0.5

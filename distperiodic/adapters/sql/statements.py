@@ -204,8 +204,8 @@ class Statements:
         self.look = sa.select(
             *GRANTED, _claim.c.state, _claim.c.lease, _claim.c.settled,
             _claim.c.position, _claim.c.since, _claim.c.delisted,
-            _claim.c.rule, _ended().label('ended'), _began().label('began'),
-            self._now.label('now'),
+            _ended().label('ended'), _began().label('began'),
+            self._now.label('now'), *tables.ATTRIBUTES,
         ).where(self._of, self._among)
         #: Select whether a :class:`.KnownSchedule` is in force.
         self.is_in_force = sa.select(self._in_force())
@@ -401,10 +401,13 @@ class Statements:
 
 
 def _listed_columns() -> list[Any]:
-    """Return the columns of :class:`distperiodic.core.due.Row`, in order."""
+    """Return the columns of :class:`distperiodic.core.due.Row`, in order.
+
+    The attributes follow all other columns.
+    """
     return [_claim.c.object, _claim.c.position, _claim.c.settled,
-            _claim.c.since, _claim.c.rule, in_state(set(State) - OPEN),
-            _ended(), _began()]
+            _claim.c.since, in_state(set(State) - OPEN), _ended(), _began(),
+            *tables.ATTRIBUTES]
 
 
 def _ended() -> sa.ColumnElement[Any]:

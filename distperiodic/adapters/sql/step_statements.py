@@ -14,6 +14,7 @@ from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.adapters.sql.statements import GRANTED
 from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.statements import in_state
+from distperiodic.core.attributes import Attributes
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
@@ -53,8 +54,8 @@ def claim(dialect: Dialect) -> Any:
     return dialect.merge(
         _claim, ('object', 'position', 'waiting'), (
             'job', 'tick', 'settled', 'state', 'fence', 'attempt', 'lease',
-            'worker', 'since', 'rule', 'started'), change, in_state(before),
-        GRANTED)
+            'worker', 'since', *Attributes._fields, 'started'), change,
+        in_state(before), GRANTED)
 
 
 def grant(dialect: Dialect) -> Any:

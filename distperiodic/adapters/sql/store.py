@@ -204,10 +204,11 @@ class SqlClaimStore:
         by_key = {one.object: one for one in listed}
         _usable(by_key)
         for one in listed:
-            if len(one.rule) > tables.LONGEST_RULE:
+            length = len(one.attributes.rule)
+            if length > tables.LONGEST_RULE:
                 raise exceptions.InvalidObject(
                     f'the schedule of object {one.object!r} is a text of '
-                    f'{len(one.rule)} characters; the store accepts up to '
+                    f'{length} characters; the store accepts up to '
                     f'{tables.LONGEST_RULE}')
         gone = _usable(delisted)
         if not by_key and not gone:

@@ -20,6 +20,7 @@ from distperiodic.adapters.sql.column_types import Serial
 from distperiodic.adapters.sql.column_types import SkippedByColumn
 from distperiodic.adapters.sql.column_types import StateColumn
 from distperiodic.adapters.sql.column_types import StatusColumn
+from distperiodic.core.attributes import Attributes
 from distperiodic.core.outcomes import COLUMNS
 from distperiodic.core.task_pool import LONGEST_KEY
 from distperiodic.core.task_pool import LONGEST_POOL
@@ -168,6 +169,8 @@ claim = sa.Table(
     #: Index for queries of one job's objects on a part of the ring.
     sa.Index('distperiodic_claim_position', 'position', 'job'),
     **_OF_TABLES, **_TOGETHER)
+#: Columns of :class:`~distperiodic.core.attributes.Attributes`, in order.
+ATTRIBUTES = tuple(claim.c[name] for name in Attributes._fields)
 
 lease = sa.Table(
     'distperiodic_lease', metadata,

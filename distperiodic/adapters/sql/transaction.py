@@ -26,6 +26,7 @@ from distperiodic.adapters.sql.statements import ClaimChange
 from distperiodic.adapters.sql.statements import LeaseMove
 from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.statements import of_schedule
+from distperiodic.core.attributes import PLAIN
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import State
 from distperiodic.core.claim import first_fence
@@ -153,7 +154,8 @@ class Transaction:
              'waiting': [due[key] for key in ordered]},
             job=number, tick=tick, settled=tick, state=state,
             fence=first_fence(tick), attempt=1, lease=lease.id,
-            worker=lease.holder if runs else None, since=tick, rule='',
+            worker=lease.holder if runs else None, since=tick,
+            **PLAIN._asdict(),
             started=now if runs else None)
 
     def changed(self, change: ClaimChange,

@@ -343,7 +343,7 @@ class Claimer:
     def _verdicts(self, job: Job, rows: Sequence[Row],
                   now: Instant) -> dict[tuple[str, Verdict], list[Row]]:
         plans = {}
-        for rule in {row.rule for row in rows}:
+        for rule in {row.attributes.rule for row in rows}:
             try:
                 plans[rule] = self.plan(job, rule)
             except exceptions.InvalidSchedule as exc:

@@ -23,13 +23,13 @@ from typing import NamedTuple
 
 from distperiodic import ports
 from distperiodic.core import due
+from distperiodic.core.attributes import PLAIN
 from distperiodic.core.catalogue import Catalogue
 from distperiodic.core.catalogue import Reading
 from distperiodic.core.due import Row
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.job import schedule_named
-from distperiodic.core.job import text_of
 from distperiodic.core.ring import Arc
 from distperiodic.core.ring import Ring
 from distperiodic.core.schedule import Instant
@@ -90,16 +90,16 @@ class Readings:
         """Return the instants of the last readings that list an object.
 
         In each of these consecutive readings, the object has its current
-        schedule. The oldest instant comes first. If the object has no row, it
-        can be due from this instant, even if another member owned it then:
+        attributes. The oldest instant comes first. If the object has no row,
+        it can be due from this instant, even if another member owned it then:
         that member may have died before the store recorded the object.
         """
         found, newest = self._kept[-1]
         if len(self._kept) == 1:
             return found
-        rule = rule_of(newest, key)
+        attributes = newest.attributes_of(key)
         for instants, reading in reversed(self._kept[:-1]):
-            if (rule_of(reading, key) != rule
+            if (reading.attributes_of(key) != attributes
                     or not reading.catalogue.indexes([key])):
                 break
             found = instants + found
@@ -173,8 +173,8 @@ class Part:
             return list(reading.catalogue.ids)
         assert ring is not None
         ids = reading.catalogue.placed_ids(ring, identity)
-        if reading.schedules:
-            return [key for key in ids if key not in reading.schedules]
+        if reading.attributes:
+            return [key for key in ids if not reading.attributes_of(key).rule]
         return ids
 
     def begin_walk(self, walk: 'Walk', at: Instant) -> None:
@@ -282,6 +282,7 @@ def compare_listing(
     """
     ids, positions = reading.catalogue.ids, reading.catalogue.positions
     places = {ids[index]: positions[index] for index in expected}
+    attributes_of = reading.attributes.get
     found = Differences(collections.defaultdict(list), [], [], [], [])
 
     @functools.cache
@@ -293,22 +294,22 @@ def compare_listing(
         position = places.pop(row.object, None)
         if position is None:
             found.delisted.append(row)
-        elif row.rule != (rule := rule_of(reading, row.object)):
-            plan, around = plan_by(rule)
+        elif row.attributes != (own := attributes_of(row.object, PLAIN)):
+            plan, around = plan_by(own.rule)
             found.listed[at,].append(ports.Listed(
-                row.object, rule, plan.floor_of_change(
+                row.object, own, plan.floor_of_change(
                     row.settled, at, position, around)))
         else:
             found.same.append(row)
     for key, position in places.items():
-        rule = rule_of(reading, key)
+        own = attributes_of(key, PLAIN)
         instants = (at,) if listed_at is None else listed_at(key)
         begin = instants[0]
         settled = begin - 1
         if not job.run_immediately:
-            plan, around = plan_by(rule)
+            plan, around = plan_by(own.rule)
             settled = plan.floor(due.ALWAYS, begin, position, around)
-        found.listed[instants].append(ports.Listed(key, rule, settled))
+        found.listed[instants].append(ports.Listed(key, own, settled))
         if len(instants) > 1:
             found.unsure.append(key)
         else:
@@ -322,16 +323,8 @@ def row_of(reading: Reading, key: str, position: int) -> Row:
 
     Its instants are unknown, so they are before all others.
     """
-    return Row(key, position, due.ALWAYS, due.ALWAYS, rule_of(reading, key))
-
-
-def rule_of(reading: Reading, key: str) -> str:
-    """Return the text of an object's own schedule.
-
-    Empty means that the object follows the schedule of its job.
-    """
-    rule = reading.schedules.get(key) if reading.schedules else None
-    return '' if rule is None else text_of(rule)
+    return Row(key, position, due.ALWAYS, due.ALWAYS,
+               reading.attributes_of(key))
 
 
 class RowPage(NamedTuple):

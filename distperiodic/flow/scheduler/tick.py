@@ -48,7 +48,6 @@ from distperiodic.flow.scheduler.claimer import TriggerCounts
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
 from distperiodic.flow.scheduler.part import CIRCLE
 from distperiodic.flow.scheduler.part import Part
-from distperiodic.flow.scheduler.part import rule_of
 from distperiodic.flow.scheduler.reads import CatalogueReads
 from distperiodic.flow.scheduler.reads import Read
 from distperiodic.flow.scheduler.timers import TimerKind
@@ -268,7 +267,8 @@ class Ticker:
         for one in part.reading.catalogue.placed_ids(
                 self._authority.ring(view, part.job), self._identity):
             if key in (None, one):
-                by_rule.setdefault(rule_of(part.reading, one), []).append(one)
+                by_rule.setdefault(
+                    part.reading.attributes_of(one).rule, []).append(one)
         answers: list[TriggerCounts] = []
         now = self._clock.now()
         for rule, keys in sorted(by_rule.items()):
@@ -491,7 +491,7 @@ class Ticker:
             if before is not None and differs:
                 self._listing.record_differences(
                     part, before, reading, at, ring)
-        part.object_timers.replace(reading.schedules, at)
+        part.object_timers.replace(reading.attributes, at)
         if part.job.spread and part.cursor is None:
             # The first walk is in progress. The walk claims the objects that
             # it has not reached yet. The objects that the walk has already
@@ -541,7 +541,7 @@ class Ticker:
         by_tick: dict[tuple[Instant, str], list[str]] = {}
         for key, tick in due:
             if part.owns(ring, self._identity, position_of(key)):
-                rule = rule_of(part.reading, key)
+                rule = part.reading.attributes_of(key).rule
                 by_tick.setdefault((tick, rule), []).append(key)
         for (tick, rule), keys in sorted(by_tick.items()):
             self._claimer.start_tick(part.job, tick, keys, rule)
@@ -568,7 +568,7 @@ class Ticker:
             taken += len(indexes)
             return [ids[index] for index in indexes
                     if part.owns(ring, self._identity, positions[index])
-                    and ids[index] not in reading.schedules]
+                    and not reading.attributes_of(ids[index]).rule]
         if job.misfire is schedule.Misfire.SKIP:
             self._claimer.judge_objects(job, take(too_late))
         self._claimer.start_tick(job, cursor.tick, take(now))

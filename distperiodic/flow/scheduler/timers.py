@@ -20,8 +20,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from distperiodic import ports
+from distperiodic.core.attributes import Attributes
 from distperiodic.core.catalogue import Catalogue
 from distperiodic.core.job import Job
+from distperiodic.core.job import schedule_named
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Schedule
@@ -81,7 +83,8 @@ class ObjectTimers:
     """Timers of those objects of one job that have their own schedules."""
 
     def __init__(self) -> None:
-        self.schedules: Mapping[str, Schedule] = {}
+        self.schedules: dict[str, Schedule] = {}
+        self._attributes: Mapping[str, Attributes] = {}
         self._next: dict[str, Instant] = {}
         self._heap: list[tuple[Instant, str]] = []
 
@@ -93,24 +96,29 @@ class ObjectTimers:
         """
         return self._heap[0][0] if self._heap else None
 
-    def replace(self, schedules: Mapping[str, Schedule],
+    def replace(self, attributes: Mapping[str, Attributes],
                 since: Instant) -> None:
         """Replace the schedules of the objects.
 
         An object keeps its timer if its schedule has not changed.
 
-        :param schedules: Schedules by object.
+        :param attributes: Attributes by object.
         :param since: Instant from which new schedules apply.
         """
-        if schedules == self.schedules:
+        if attributes == self._attributes:
             return
-        following = {}
-        for key, rule in schedules.items():
-            known = self._next.get(key)
-            if known is None or self.schedules.get(key) != rule:
-                known = rule.after(since - 1)
-            following[key] = known
-        self.schedules = schedules
+        schedules, following = {}, {}
+        for key, own in attributes.items():
+            if not own.rule:
+                continue
+            known = self._attributes.get(key)
+            if known is not None and known.rule == own.rule:
+                schedules[key] = self.schedules[key]
+                following[key] = self._next[key]
+            else:
+                schedules[key] = schedule_named(own.rule)
+                following[key] = schedules[key].after(since - 1)
+        self._attributes, self.schedules = attributes, schedules
         self._place(following)
 
     def restart(self, now: Instant) -> None:
