@@ -195,6 +195,22 @@ def test_a_clock_that_is_behind_the_stores_is_set_before_more_is_judged():
     assert desk.store.claimed == [(tick(-1), ['a'])]
 
 
+def test_a_tick_that_came_too_early_and_then_too_late_gives_way_to_a_newer():
+    """The store's clock is set back, and then set right. So the repeated claim
+    comes too late, and the rows show which tick is due.
+    """
+    desk = Desk()
+    desk.store.behind = 70 * SECOND
+    desk.claimer.start_tick(desk.job, tick(), ['a'])
+
+    desk.store.behind = 0
+    desk.clock.advance(65)
+    desk.claimer.retry_delayed()
+
+    assert desk.store.looked == 1
+    assert desk.store.claimed == [(tick(-1), ['a'])]
+
+
 def test_the_objects_of_a_paused_job_are_skipped():
     """Earlier ticks that the objects missed are skipped as misfires."""
     desk = Desk(status={'paused': 'night'})
