@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from distperiodic.cmd.top_screen import Screen
     from distperiodic.cmd.top_screen import Section
     from distperiodic.cmd.top_screen import Snapshot
-    from distperiodic.operator.health import Facts
 
 # Seconds between two looks at the keyboard.
 _KEYS = 0.1
@@ -136,7 +135,7 @@ def _single_keys(terminal: int) -> Iterator[Callable[[], Sequence[str]]]:
 
 
 class _Sources(Sources):
-    """Sources of one snapshot: the facts are read once."""
+    """Sources of one snapshot."""
 
     def __init__(self, read_conf: Callable[[], Any]):
         # The defaults of the options of all lists.
@@ -144,14 +143,6 @@ class _Sources(Sources):
         for kind in _LISTS.values():
             kind().add_options(parser)
         super().__init__(parser.parse_args([]), read_conf)
-        self._facts: Facts | None = None
-
-    def facts(self, **known: Any) -> 'Facts':
-        if known:
-            return super().facts(**known)
-        if self._facts is None:
-            self._facts = super().facts()
-        return self._facts
 
 
 def _read(read_conf: Callable[[], Any]) -> 'Snapshot':

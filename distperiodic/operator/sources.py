@@ -96,8 +96,16 @@ class Sources:
     def facts(self, **known: Any) -> 'Facts':
         """Return the facts from which :mod:`.health` finds what is wrong.
 
-        The parameters are those of :func:`.health_facts.read`.
+        Without parameters, which are those of :func:`.health_facts.read`, the
+        facts are read once.
         """
+        return self._read_facts(**known) if known else self._all_facts
+
+    @functools.cached_property
+    def _all_facts(self) -> 'Facts':
+        return self._read_facts()
+
+    def _read_facts(self, **known: Any) -> 'Facts':
         from distperiodic.operator import health_facts
         return health_facts.read(
             self.settings, self.clock, open_store=self._open_store, **known)

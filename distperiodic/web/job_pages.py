@@ -12,7 +12,6 @@ from distperiodic import exceptions
 from distperiodic.core import audit
 from distperiodic.core import catalogue
 from distperiodic.core import wording
-from distperiodic.operator import cells
 from distperiodic.operator import filters
 from distperiodic.operator import health
 from distperiodic.operator import object_account
@@ -28,6 +27,7 @@ from distperiodic.web.page import NotFound
 from distperiodic.web.page import Page
 from distperiodic.web.page import PageRequest
 from distperiodic.web.page import read_list
+from distperiodic.web.page import record
 from distperiodic.web.query_filters import BadFilter
 
 # Number of ticks in the row of ticks, of next ticks, and of rows of the lists.
@@ -191,7 +191,7 @@ def object_page(request: PageRequest, job: str, key: str) -> Page:
         'reason': found.facts['reason'], 'facts': facts,
         'findings': found.findings or [],
         'timeline': _timeline(found.found, found.facts)},
-        dict(zip(fields, cells.known(fields.values()), strict=True)), 'jobs')
+        record(fields), 'jobs')
 
 
 def _timeline(found: Object, facts: Mapping[str, Any]) -> list[Step]:

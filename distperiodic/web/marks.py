@@ -18,6 +18,8 @@ from distperiodic.operator.health import Severity
 _INSTANT = re.compile(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z')
 # Number of characters above which a text in a cell may break anywhere.
 _LONG = 40
+# Number of characters up to which a text in a cell does not break.
+_SHORT = 16
 #: Classes of the words that name a state.
 _STATES = {
     'good': ('ok', 'running', 'succeeded', 'done', 'active', 'open', 'ran'),
@@ -73,12 +75,13 @@ def value(given: object, title: str = '') -> Markup:
     if _INSTANT.fullmatch(text):
         return instant(text)
     if title == 'Drained':
-        return state('drained') if text == 'yes' else Markup()
+        return state('drained') if text == 'yes' else Markup('no')
     if title in STATE_TITLES:
         return Markup('<span class="chip-list">{}</span>').format(
             Markup(' ').join(map(state, text.split(', '))))
-    return Markup('<bdi{}>{}</bdi>').format(
-        Markup(' class="long"') if len(text) > _LONG else '', escape(text))
+    length = ('long' if len(text) > _LONG
+              else 'short' if len(text) <= _SHORT else 'usual')
+    return Markup('<bdi class="{}">{}</bdi>').format(length, escape(text))
 
 
 def is_number(given: object) -> bool:

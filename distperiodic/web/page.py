@@ -12,7 +12,6 @@ from urllib.parse import quote
 
 from distperiodic.operator import cells
 from distperiodic.operator.cells import DeclaredList
-from distperiodic.operator.health import Facts
 from distperiodic.operator.sources import Sources
 from distperiodic.web.query_filters import OF_PAGE
 from distperiodic.web.query_filters import Field
@@ -24,15 +23,7 @@ class NotFound(Exception):
 
 
 class PageSources(Sources):
-    """The sources of one page, which reads the facts about a group once."""
-
-    def facts(self, **known: Any) -> Facts:
-        if known:
-            return super().facts(**known)
-        found: Facts | None = self.__dict__.get('_all_facts')
-        if found is None:
-            found = self.__dict__['_all_facts'] = super().facts()
-        return found
+    """The sources of the lists of one page."""
 
     def with_filters(self, parsed: argparse.Namespace) -> 'PageSources':
         """Return these sources for another list of the same page."""
@@ -119,6 +110,12 @@ class Page:
     data: Any
     #: Name of the section of the site.
     section: str = ''
+
+
+def record(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record for programs, as a command prints it with -f json."""
+    return dict(zip(map(cells.key, fields), cells.known(fields.values()),
+                    strict=True))
 
 
 #: Function that returns the address to which the value of a cell links, given

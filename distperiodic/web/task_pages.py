@@ -6,11 +6,11 @@ from typing import Any
 from typing import NamedTuple
 
 from distperiodic import exceptions
-from distperiodic.operator import cells
 from distperiodic.operator import task_answers
 from distperiodic.web.page import NotFound
 from distperiodic.web.page import Page
 from distperiodic.web.page import PageRequest
+from distperiodic.web.page import record
 
 
 class StepMark(NamedTuple):
@@ -42,7 +42,7 @@ def task(request: PageRequest, task: str) -> Page:
         'facts': facts, 'why': facts.pop('why', ''),
         'titles': task_answers.STEPS, 'rows': drawn,
         'marks': [_mark(row) for row in drawn]},
-        dict(zip(fields, cells.known(fields.values()), strict=True)), 'tasks')
+        record(fields), 'tasks')
 
 
 def _mark(row: Sequence[Any]) -> StepMark:

@@ -1,0 +1,437 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of a real group, in a browser, and beside the commands."""
+
+import contextlib
+import json
+import os
+import re
+import socket
+import stat
+import urllib.request
+import uuid
+
+import pytest
+import sqlalchemy as sa
+from axe_core_python.base import AXE_SCRIPT
+from selenium import webdriver
+from werkzeug.test import Client
+
+from distperiodic import exceptions
+from distperiodic import tasks
+from distperiodic import web
+from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.adapters.sql import schema
+from distperiodic.operator import auditing
+from distperiodic.operator import group_reader
+from distperiodic.operator.group_reader import GroupStore
+from tests import forks
+from tests import programs
+from tests.configured import configuration
+from tests.functional import commands
+from tests.functional import watched
+from tests.functional.places import SECOND
+from tests.functional.places import Place
+from tests.services.behind import Behind
+from tests.waiting import wait_until
+
+# One process starts the group and the browser.
+pytestmark = pytest.mark.xdist_group('web')
+
+#: Widths of windows, in pixels.
+WIDE, NARROW = 1300, 420
+PATHS = ('/', '/jobs', '/jobs/ping_hosts', '/jobs/rebalance',
+         '/jobs/ping_hosts/objects/host-7', '/jobs/ping_hosts/objects/host-1',
+         '/tasks', '/tasks/STUCK', '/queues', '/pools', '/partitions',
+         '/members', '/ring', '/events', '/jobs/none', '/tasks?status=late')
+#: Seconds for which a finding may take to appear.
+PATIENCE = 90
+_CHROMIUM = (
+    '--headless=new', '--no-sandbox', '--disable-gpu', '--disable-quic',
+    '--no-first-run', '--disable-background-networking',
+    '--disable-component-update', '--disable-sync', '--hide-scrollbars')
+# Statements that last for a minute, by database.
+_SLOW = {
+    'postgresql': 'SELECT pg_sleep(60)', 'mysql': (
+        'SELECT count(*) FROM information_schema.columns a, '
+        'information_schema.columns b, information_schema.columns c'),
+    'sqlite': (
+        'WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n '
+        'WHERE i < 1000000000) SELECT count(*) FROM n')}
+
+
+# -- the same as the commands, in each database
+
+
+@pytest.mark.parametrize(('path', 'argv'), [
+    ('/jobs', 'job list'), ('/tasks', 'task list'),
+    ('/tasks?limit=2&type=vm.boot', 'task list --limit 2 --type vm.boot'),
+    ('/queues', 'queue list'), ('/pools', 'pool list'),
+    ('/partitions', 'partition list'), ('/events', 'events'),
+    ('/events?since=1h&limit=1', 'events --since 1h --limit 1'),
+    ('/jobs/poll/objects/b', 'why poll b')])
+def test_the_twin_of_a_page_is_the_output_of_the_command(place, path, argv):
+    fill(place)
+    client = Client(web.application(conf_of(place)))
+    _, shown = place.tell(*argv.split())
+    found = client.get(f'/api{path}')
+
+    assert found.status_code == 200
+    assert found.json == shown
+    assert client.get(path).status_code == 200
+
+
+def conf_of(place):
+    return configuration(connection=place.url, group=place.group)
+
+
+def fill(place):
+    """Fill a store with what each of the lists shows."""
+    place.run('poll', place.now - 9 * SECOND, 'a', 'b', dead=['b'])
+    client = tasks.Client(conf_of(place))
+    for _ in range(3):
+        client.submit('vm.boot', {}, queue='db')
+    client.close()
+    with contextlib.closing(GroupStore(
+            place.url, place.group)) as store, auditing.recorded(
+                store, auditing.Actor('me', 'here', 'because'), 'job pause',
+                'poll'):
+        pass
+
+
+def test_the_findings_of_the_first_page_are_those_of_status(place):
+    fill(place)
+    client = Client(web.application(conf_of(place)))
+    _, shown = place.tell('status')
+    found = client.get('/api/').json
+
+    assert [one['code'] for one in found['findings']] != []
+    assert found['findings'] == [
+        one for one in shown if one['role'] == 'finding']
+
+
+def test_a_statement_of_a_page_ends_in_time(place):
+    reader = group_reader.open_reader(place.url, place.group, 0.5)
+    slow = sa.text(_SLOW[reader.dialect.name])
+    began = place.store.now()
+
+    with pytest.raises(exceptions.StoreUnavailable):
+        reader.rows(slow)
+    assert place.store.now() - began < 20 * SECOND
+    reader.close()
+
+
+def test_a_user_who_can_only_read_can_open_each_page(postgresql, tmp_path):
+    place = Place(postgresql.url, tmp_path)
+    fill(place)
+    name = f'reader_{uuid.uuid4().hex[:8]}'
+    url = sa.make_url(postgresql.url)
+    engine = sa.create_engine(url.set(drivername='postgresql+psycopg'))
+    with engine.begin() as connection:
+        connection.execute(sa.text(
+            f"CREATE ROLE {name} LOGIN PASSWORD '{url.password}'"))
+        connection.execute(sa.text(
+            f'GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}'))
+    client = Client(web.application(configuration(
+        connection=url.set(username=name).render_as_string(
+            hide_password=False), group=place.group)))
+    try:
+        answers = {path: client.get(path).status_code for path in (
+            '/', '/jobs', '/jobs/poll', '/jobs/poll/objects/b', '/tasks',
+            '/queues', '/pools', '/partitions', '/members', '/events')}
+    finally:
+        with engine.begin() as connection:
+            connection.execute(sa.text(f'DROP OWNED BY {name}'))
+            connection.execute(sa.text(f'DROP ROLE {name}'))
+        engine.dispose()
+        place.store.close()
+
+    assert answers == dict.fromkeys(answers, 200)
+
+
+@pytest.mark.parametrize('fault', ['freeze', 'kill'])
+@pytest.mark.parametrize(('server', 'code'), [
+    ('postgresql', 'store-unavailable'), ('mariadb', 'store-unavailable'),
+    ('zookeeper', 'coordination-unavailable')])
+def test_the_first_page_answers_while_a_server_is_away(
+        request, tmp_path, server, code, fault):
+    behind = Behind(request.getfixturevalue(server))
+    place = Place(f'sqlite:///{tmp_path}/claims.sqlite' if server ==
+                  'zookeeper' else behind.url, tmp_path)
+    fill(place)
+    place.store.close()
+    client = Client(web.application(configuration(
+        connection=place.url, group=place.group, **(
+            {'backend_url': behind.url} if server == 'zookeeper' else {}))))
+    getattr(behind, fault)()
+    try:
+        began = SystemClock().monotonic()
+        page, found = client.get('/'), client.get('/api/')
+        took = SystemClock().monotonic() - began
+        lists = client.get('/tasks')
+    finally:
+        behind.kill()
+
+    assert (page.status_code, found.status_code) == (200, 200)
+    assert code in [one['code'] for one in found.json['findings']]
+    assert code in page.text
+    # Two pages, of which each may wait for a connection.
+    assert took < 40
+    assert lists.status_code == (200 if server == 'zookeeper' else 503)
+
+
+# -- the command
+
+
+def test_the_command_serves_the_page_until_it_is_stopped(place_of_sqlite):
+    place = place_of_sqlite
+    log = place.config.parent / 'web.log'
+    with page_of(place.config, log) as (url, program):
+        with urllib.request.urlopen(f'{url}api/') as answer:  # noqa: S310
+            assert json.load(answer)['group'] == place.group
+        program.terminate()
+
+        assert program.wait() == 0
+    assert 'Traceback' not in log.read_text()
+
+
+def test_a_port_in_use_is_one_line(place_of_sqlite):
+    with socket.create_server(('127.0.0.1', 0)) as taken:
+        port = taken.getsockname()[1]
+        told = place_of_sqlite.refuse('web', '--listen', f'127.0.0.1:{port}')
+
+    assert 'Address already in use' in told
+
+
+@pytest.mark.parametrize('address', [
+    '8088', 'nowhere.invalid:80', '1.1.1.1:1'])
+def test_an_address_that_cannot_be_used_is_one_line(place_of_sqlite, address):
+    told = place_of_sqlite.refuse('web', '--listen', address)
+
+    assert f'--listen {address}' in told.replace("'", '')
+
+
+@contextlib.contextmanager
+def page_of(config, log):
+    """Serve a page. The value is its URL, and the program."""
+    program = forks.Program(
+        [*programs.PYTHON, '-m', 'distperiodic.cmd.shell', 'web',
+         '--listen', '127.0.0.1:0', '--config-file', config], log)
+    with program:
+        [url] = wait_until(
+            lambda: re.findall(r'the page: (\S+)', program.said()), 60,
+            f'no page; see {log}')
+        yield url, program
+
+
+# -- a browser
+
+
+@pytest.fixture(scope='module')
+def url(tmp_path_factory, zookeeper, rabbitmq, postgresql):
+    """Return the URL of the page of a group in which objects and a task fail.
+    """
+    place = tmp_path_factory.mktemp('page')
+    config = place / 'service.conf'
+    workflows = place / 'workflows.json'
+    workflows.write_text(json.dumps(watched.WORKFLOWS))
+    schema.sync(postgresql.url)
+    group = f'nodewatch-{uuid.uuid4().hex[:4]}'
+    config.write_text(
+        f'[DEFAULT]\ntransport_url = {rabbitmq.url}\n'
+        f'[distperiodic]\nconnection = {postgresql.url}\ngroup = {group}\n'
+        f'backend_url = {zookeeper.url}\ndispatcher = messaging\n'
+        f'session_timeout = 8\npool_size = 4\nworkflows = {workflows}\n'
+        f'state_path = {place}/state\n')
+    config.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    with contextlib.ExitStack() as stack:
+        for number, argv in enumerate((
+                ['scheduler', '--workers', '2'], ['worker', '--workers', '2'],
+                ['worker', '--partition', 'vm'])):
+            stack.enter_context(forks.Program(
+                [*programs.PYTHON, '-m', 'distperiodic.cmd.shell', *argv,
+                 '--tasks', 'tests.functional.watched:Nodes',
+                 '--config-file', config], place / f'{number}.log'))
+        for parameter in ('Cpu=2', 'Fail=true'):
+            assert commands.call(
+                'task', 'submit', 'create_instance', '--param', parameter,
+                '--config-file', config).returncode == 0
+        url, _ = stack.enter_context(page_of(config, place / 'web.log'))
+        wait_until(lambda: {
+            'object-failing', 'task-stuck'} <= {
+                one['code'] for one in twin(url, '/')['findings']},
+            programs.STARTING, f'no findings; see the logs in {place}')
+        yield url.rstrip('/')
+
+
+def twin(url, path):
+    with urllib.request.urlopen(  # noqa: S310
+            f'{url.rstrip("/")}/api{path}') as answer:
+        return json.load(answer)
+
+
+@pytest.fixture(scope='module')
+def browser(tmp_path_factory):
+    options = webdriver.ChromeOptions()
+    options.binary_location = '/usr/bin/chromium'
+    for argument in (*_CHROMIUM, '--user-data-dir='
+                     + str(tmp_path_factory.mktemp('chromium'))):
+        options.add_argument(argument)
+    options.set_capability('goog:loggingPrefs', {'browser': 'ALL'})
+    driver = webdriver.Chrome(
+        options, webdriver.ChromeService('/usr/bin/chromedriver'))
+    yield driver
+    driver.quit()
+
+
+def show(browser, url, path, width=WIDE, height=900):
+    """Open a page in a window of this size."""
+    if path.endswith('STUCK'):
+        [stuck] = twin(url, '/tasks?stuck=1')
+        path = f'/tasks/{stuck["id"]}'
+    browser.execute_cdp_cmd('Emulation.setDeviceMetricsOverride', {
+        'width': width, 'height': height, 'deviceScaleFactor': 1,
+        'mobile': width == NARROW})
+    browser.get(url + path)
+
+
+@pytest.mark.parametrize('path', PATHS)
+@pytest.mark.parametrize('width', [WIDE, NARROW])
+def test_a_page_fits_its_window_and_is_accessible(
+        url, browser, path, width):
+    show(browser, url, path, width)
+    needed = browser.execute_script(
+        'return document.documentElement.scrollWidth')
+    # The browser reports what the policy of the page forbids.
+    errors = [one['message'] for one in browser.get_log('browser')
+              if 'status of 40' not in one['message']]
+    browser.execute_script(AXE_SCRIPT)
+    found = browser.execute_async_script(
+        'axe.run().then(arguments[arguments.length - 1])')
+
+    assert needed <= width
+    assert errors == []
+    assert [(one['id'], [node['html'] for node in one['nodes']][:3])
+            for one in found['violations']
+            if one['impact'] in ('serious', 'critical')] == []
+
+
+def test_the_dark_page_is_accessible(url, browser):
+    browser.execute_cdp_cmd('Emulation.setEmulatedMedia', {'features': [
+        {'name': 'prefers-color-scheme', 'value': 'dark'}]})
+    try:
+        for path in ('/', '/jobs/ping_hosts', '/tasks/STUCK'):
+            show(browser, url, path)
+            browser.execute_script(AXE_SCRIPT)
+            found = browser.execute_async_script(
+                'axe.run().then(arguments[arguments.length - 1])')
+            dark = browser.execute_script(
+                'return getComputedStyle(document.body).backgroundColor')
+
+            assert max(map(int, re.findall(r'\d+', dark))) < 60
+            assert [(one['id'], [node['html'] for node in one['nodes']][:3])
+                    for one in found['violations']
+                    if one['impact'] in ('serious', 'critical')] == []
+    finally:
+        browser.execute_cdp_cmd('Emulation.setEmulatedMedia', {
+            'features': []})
+
+
+def test_a_hostile_id_runs_no_script_and_opens_its_page(url, browser):
+    for key in watched.HOSTILE:
+        show(browser, url, '/jobs/ping_hosts')
+        field = browser.find_element('name', 'object')
+        # A field of one line has no end of a line.
+        browser.execute_script(
+            'arguments[0].value = arguments[1]', field, key)
+        field.submit()
+        wait_until(lambda: 'object=' in browser.current_url)
+
+        assert browser.title != 'obeyed'
+        if '\n' not in key:
+            assert browser.find_element('css selector', 'h1').text
+
+
+def test_a_script_shows_the_time_since_an_instant(url, browser):
+    show(browser, url, '/jobs')
+    times = browser.find_elements('css selector', 'td time')
+
+    assert times
+    for one in times:
+        assert re.fullmatch(r'now|in \d+ \w+|\d+ \w+ ago', one.text)
+        assert re.fullmatch(r'\d{4}-.*Z', one.get_attribute('title'))
+
+
+def test_without_scripts_a_page_shows_the_instants(url, browser):
+    browser.execute_cdp_cmd(
+        'Emulation.setScriptExecutionDisabled', {'value': True})
+    try:
+        show(browser, url, '/jobs')
+        texts = [one.text for one in browser.find_elements(
+            'css selector', 'td time')]
+    finally:
+        browser.execute_cdp_cmd(
+            'Emulation.setScriptExecutionDisabled', {'value': False})
+
+    assert texts
+    assert all(re.fullmatch(r'\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ', text)
+               for text in texts)
+
+
+def test_a_page_polls_while_it_is_visible(url, browser):
+    def instant():
+        return browser.execute_script(
+            "return document.querySelector('.asof time').dateTime")
+    show(browser, url, '/?poll=2')
+    browser.execute_script('window.kept = true')
+    before = instant()
+    wait_until(lambda: instant() != before, 30, 'the page stays as it was')
+
+    assert browser.execute_script('return window.kept')
+    browser.execute_script(
+        "Object.defineProperty(document, 'hidden', {get: () => true})")
+    # A request that has begun ends.
+    loaded = browser.execute_async_script(
+        'const done = arguments[0]; '
+        'const count = () => performance.getEntriesByType("resource").length; '
+        'setTimeout(() => { const before = count(); '
+        'setTimeout(() => done([before, count()]), 4500); }, 1500)')
+    assert loaded[0] == loaded[1]
+
+
+def test_a_list_is_filtered_by_its_form(url, browser):
+    show(browser, url, '/tasks')
+    browser.find_element('name', 'status').send_keys('stuck')
+    browser.find_element('css selector', 'form.filters button').click()
+    wait_until(lambda: 'status=stuck' in browser.current_url)
+    rows = browser.find_elements('css selector', 'tbody tr')
+
+    assert len(rows) == 1
+    rows[0].find_element('css selector', 'a').click()
+    wait_until(lambda: browser.find_elements('css selector', '.steps'))
+    assert browser.find_element(
+        'css selector', '.step[aria-current]').text.startswith('undo')
+
+
+def test_each_member_is_on_the_page_of_members(url, browser):
+    show(browser, url, '/members')
+    names = [one.text for one in browser.find_elements(
+        'css selector', '.member .name')]
+
+    assert sorted(names) == sorted(
+        one['member'] for one in twin(url, '/members'))
+    assert len(browser.find_elements('css selector', '.bar.share')) == 2
+
+
+def test_the_ring_has_a_bar_for_each_share(url, browser):
+    show(browser, url, '/ring')
+
+    assert len(browser.find_elements('css selector', '.bar.share')) == len(
+        twin(url, '/ring')) == 2
+
+
+@pytest.mark.skipif('PAGE_PICTURE' not in os.environ,
+                    reason='draws the picture of the documentation')
+def test_the_picture_of_the_documentation_is_drawn(url, browser):
+    show(browser, url, '/', height=860)
+
+    assert browser.save_screenshot(os.environ['PAGE_PICTURE'])
