@@ -18,6 +18,8 @@ from distperiodic.core.claim_request import NewLease
 from distperiodic.core.due import ALWAYS
 from distperiodic.core.due import Row
 from distperiodic.core.schedule import SECOND
+from distperiodic.core.telemetry import TicksLost
+from distperiodic.core.telemetry import TicksSkipped
 from distperiodic.flow import events
 from distperiodic.flow.leases import Book
 from distperiodic.flow.scheduler.attendance import Attendance
@@ -122,7 +124,10 @@ class Desk:
         self.dispatcher = Dispatcher()
         #: Objects that other members own.
         self.others = set()
-        wiring = worlds.scheduler_wiring(clock, put=self.events.append)
+        #: Events for the subscribers of the process.
+        self.sink = worlds.Sink()
+        wiring = worlds.scheduler_wiring(
+            clock, put=self.events.append, sink=self.sink)
         self.counters = wiring.counters
         self.claimer = Claimer(
             Book(Authority.STORE, jobs, self.queue, grants_here=False,
@@ -816,6 +821,11 @@ def test_ticks_that_two_scans_give_up_are_counted_and_logged_once(by, caplog):
     assert line.has(ticks=3)
     assert [line['objects'] for line in lines(caplog, 'ticks lost')] == (
         ['1'] if by is SkippedBy.LOST else [])
+    assert desk.sink.of(TicksLost) == (
+        [TicksLost('poll', tick(1), 1, 3)] if by is SkippedBy.LOST else [])
+    assert desk.sink.of(TicksSkipped) == (
+        [TicksSkipped('poll', tick(1), by, 1, 3)]
+        if by is SkippedBy.MISFIRE else [])
 
 
 def test_a_skip_that_another_member_has_recorded_is_not_counted(caplog):
@@ -829,6 +839,7 @@ def test_a_skip_that_another_member_has_recorded_is_not_counted(caplog):
 
     assert not desk.counters['poll', 'skipped']
     assert not lines(caplog, 'skipped')
+    assert not desk.sink.events
 
 
 def test_reads_of_one_object_are_combined_while_the_store_is_slow():

@@ -17,6 +17,7 @@ import tomllib
 import pytest
 
 import distperiodic
+from distperiodic import events
 from distperiodic import exceptions
 from distperiodic import service
 from distperiodic import sql
@@ -26,6 +27,7 @@ from distperiodic.adapters.local.workflow_file import read_workflows
 from distperiodic.adapters.redis import client as redis_bus
 from distperiodic.core import control_message
 from distperiodic.core import message
+from distperiodic.core import metric_table
 from distperiodic.core import reason
 from distperiodic.core.outcomes import Fate
 from distperiodic.core.ring import Ring
@@ -128,6 +130,32 @@ def test_each_number_of_a_scheduler_is_listed_and_no_other():
 
     assert_lists('the table "Counts" of doc/source/reference/log-lines.rst',
                  listed, [one.value for one in Counted])
+
+
+def test_each_event_is_documented_with_its_fields_and_an_example():
+    page = (SOURCE / 'reference' / 'events.rst').read_text()
+    found = re.findall(
+        r'^``(\w+)\(([\w, ]+)\)``\n(?:    .*\n|\n)+?    Example: ``((?:.|\n)+?'
+        r')``\n', page, re.MULTILINE)
+
+    assert {name: tuple(fields.split(', ')) for name, fields, _ in found} == {
+        kind.__name__: kind._fields for kind in events.KINDS}
+    assert len(found) == len(events.KINDS)
+    for name, _, example in found:
+        made = eval(' '.join(example.split()),  # noqa: S307
+                    dict(vars(events)))
+        assert type(made).__name__ == name
+
+
+def test_each_metric_is_documented_with_its_type_and_labels():
+    page = (SOURCE / 'reference' / 'metrics.rst').read_text()
+    found = re.findall(
+        r'^   \* - ``(\w+)``\n     - (\w+)\n     - ([\w, ]+)\n     - (\w+)\n',
+        page, re.MULTILINE)
+
+    assert found == [
+        (metric.name, metric.kind, ', '.join(metric.labels) or 'none',
+         metric.source) for metric in metric_table.METRICS]
 
 
 def test_each_reason_is_listed_and_no_other():

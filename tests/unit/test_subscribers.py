@@ -133,11 +133,14 @@ def test_a_child_begins_to_count_at_zero_and_keeps_the_subscriptions(hub):
     assert received.get(timeout=10) == os.getpid()
     child = os.fork()
     if not child:
-        hub.put(CatalogueFailed('poll', 'c'))
-        right = (count(hub, table.CATALOGUE_READS, 'poll', 'failed') == 1
-                 and count(hub, table.TICKS_DUE, 'poll') == 0
-                 and received.get(timeout=10) == os.getpid())
-        os._exit(0 if right else 1)
+        right = False
+        try:
+            hub.put(CatalogueFailed('poll', 'c'))
+            right = (count(hub, table.CATALOGUE_READS, 'poll', 'failed') == 1
+                     and count(hub, table.TICKS_DUE, 'poll') == 0
+                     and received.get(timeout=10) == os.getpid())
+        finally:
+            os._exit(0 if right else 1)
 
     assert os.waitpid(child, 0)[1] == 0
     assert count(hub, table.CATALOGUE_READS, 'poll', 'failed') == 0

@@ -5,13 +5,10 @@ objects.
 
 import collections
 import inspect
-import pathlib
-import re
 
 import pytest
 
 from distperiodic import events
-from distperiodic.core import metric_table
 from distperiodic.core import telemetry
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim_request import NewLease
@@ -20,29 +17,9 @@ from distperiodic.core.message import Timing
 from distperiodic.core.outcomes import OUTCOMES
 from distperiodic.flow.run_times import RunTimeBook
 from tests.unit import world as worlds
+from tests.unit.world import Sink
 from tests.unit.world import World
 from tests.unit.world import job
-
-REFERENCE = (pathlib.Path(__file__).parents[2] / 'doc' / 'source'
-             / 'reference')
-
-
-class Sink:
-    """A subscriber that keeps all events."""
-
-    open = True
-
-    def __init__(self):
-        self.events = []
-
-    def put(self, event):
-        self.events.append(event)
-
-    def of(self, kind):
-        return [one for one in self.events if isinstance(one, kind)]
-
-    def objects(self, kind):
-        return sum(one.objects for one in self.of(kind))
 
 
 class Closed:
@@ -67,39 +44,11 @@ def member(world, sink, *jobs, **options):
                            sink=sink, **options)
 
 
-# -- the pages
-
-def test_each_event_is_documented_with_its_fields_and_an_example():
-    page = (REFERENCE / 'events.rst').read_text()
-    found = re.findall(
-        r'^``(\w+)\(([\w, ]+)\)``\n(?:    .*\n|\n)+?    Example: ``((?:.|\n)+?'
-        r')``\n', page, re.MULTILINE)
-
-    assert {name: tuple(fields.split(', ')) for name, fields, _ in found} == {
-        kind.__name__: kind._fields for kind in events.KINDS}
-    assert len(found) == len(events.KINDS)
-    for name, _, example in found:
-        made = eval(' '.join(example.split()),  # noqa: S307
-                    dict(vars(events)))
-        assert type(made).__name__ == name
-
-
 def test_the_public_module_has_each_event():
     assert {kind.__name__ for kind in events.KINDS} < set(events.__all__)
     assert [kind for kind in vars(telemetry).values()
             if inspect.isclass(kind) and kind.__module__ == telemetry.__name__
             and hasattr(kind, '_fields')] == list(events.KINDS)
-
-
-def test_each_metric_is_documented_with_its_type_and_labels():
-    page = (REFERENCE / 'metrics.rst').read_text()
-    found = re.findall(
-        r'^   \* - ``(\w+)``\n     - (\w+)\n     - ([\w, ]+)\n     - (\w+)\n',
-        page, re.MULTILINE)
-
-    assert found == [
-        (metric.name, metric.kind, ', '.join(metric.labels) or 'none',
-         metric.source) for metric in metric_table.METRICS]
 
 
 def test_the_outcomes_of_runs_are_those_of_the_history():

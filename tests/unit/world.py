@@ -151,6 +151,24 @@ class StoreQueue:
         self.answer()
 
 
+class Sink:
+    """A subscriber that keeps all events."""
+
+    open = True
+
+    def __init__(self):
+        self.events = []
+
+    def put(self, event):
+        self.events.append(event)
+
+    def of(self, kind):
+        return [one for one in self.events if isinstance(one, kind)]
+
+    def objects(self, kind):
+        return sum(one.objects for one in self.of(kind))
+
+
 class Bus:
     """A bus that records each batch; the test decides its outcome."""
 
