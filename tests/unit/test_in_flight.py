@@ -4,6 +4,7 @@
 from distperiodic.core import credit
 from distperiodic.core import message
 from distperiodic.core import partition
+from distperiodic.core.claim import Authority
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim_request import NewLease
 from distperiodic.flow.counters import Counters
@@ -52,7 +53,8 @@ def test_an_object_that_was_never_in_a_batch_is_not_taken():
 def test_objects_that_are_claimed_and_not_settled_are_recognised():
     jobs = {name: worlds.job(name, objects=True) for name in ('poll', 'other')}
     known = in_flight.InFlight(
-        jobs, partition.NONE, shared=(), counters=Counters())
+        jobs, partition.NONE, counters=Counters(),
+        authorities=dict.fromkeys(jobs, Authority.RING))
     lease = NewLease('lease', 'me', 60.0)
     known.put(jobs['poll'], lease, claims('waiting'))
     known.put(jobs['other'], lease, claims('another'))
@@ -68,7 +70,8 @@ def test_objects_that_are_claimed_and_not_settled_are_recognised():
 def test_a_job_whose_waiting_claims_are_lost_has_no_turn():
     jobs = {name: worlds.job(name, objects=True) for name in ('poll', 'other')}
     known = in_flight.InFlight(
-        jobs, partition.NONE, shared=(), counters=Counters())
+        jobs, partition.NONE, counters=Counters(),
+        authorities=dict.fromkeys(jobs, Authority.RING))
     lost, held = (NewLease(id_, 'me', 60.0) for id_ in ('lost', 'held'))
     for lease, waiting in (lost, 1), (held, 3):
         known.put(jobs['poll'], lease, [
@@ -94,7 +97,8 @@ def test_an_object_whose_claim_was_superseded_waits_once():
     jobs = {name: worlds.job(name, objects=True, topic=topic)
             for name, topic in (('poll', 'a'), ('other', 'a'), ('far', 'b'))}
     known = in_flight.InFlight(
-        jobs, partition.NONE, shared=(), counters=Counters())
+        jobs, partition.NONE, counters=Counters(),
+        authorities=dict.fromkeys(jobs, Authority.RING))
     lease = NewLease('lease', 'me', 60.0)
     known.put(jobs['poll'], lease, claims(*'abcde'))
     known.put(jobs['poll'], lease,

@@ -64,8 +64,8 @@ def clock():
 
 @pytest.fixture
 def hand(book):
-    return in_flight.InFlight(book.jobs, {}, shared={'poll'},
-                              counters=Counters())
+    return in_flight.InFlight(book.jobs, {}, counters=Counters(),
+                              authorities={'poll': Authority.STORE})
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def again(book, clock, hand):
 
 
 def recovering(hand, book, clock, **wired):
-    return recovery.Recovery(
+    return recovery.SharedRecovery(
         hand, book, worlds.scheduler_wiring(clock, **wired),
         holder=lambda: 'me',
         new_lease=lambda: NewLease('lease', 'me', 60.0))

@@ -27,6 +27,7 @@ from distperiodic.core.ring import Ring
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.flow.scheduler.attendance import Attendance
+from distperiodic.flow.scheduler.late_claims import LateClaimer
 from distperiodic.flow.scheduler.listing import Listing
 from distperiodic.flow.scheduler.listing import SharedListing
 from distperiodic.flow.scheduler.part import Part
@@ -55,6 +56,9 @@ class MemberAuthority(Protocol):
 
     #: Class that updates the listing of the store.
     listing: type[Listing]
+    #: Class that claims objects which other members have not claimed in time.
+    #: None means that members do not share the store.
+    late_claimer: type[LateClaimer] | None
     #: Maximum number of rows in one read of the store.
     page: int
     #: Maximum number of objects in one claim.
@@ -128,6 +132,7 @@ class StoreAuthority(_Authority):
     """
 
     listing: type[Listing] = SharedListing
+    late_claimer: type[LateClaimer] | None = LateClaimer
     page = 2000
     # Each group of claims is a transaction of its own, so the pauses are
     # longer than without a shared store.
@@ -173,6 +178,7 @@ class RingAuthority(_Authority):
     """Rules without a shared store: the ring decides."""
 
     listing: type[Listing] = Listing
+    late_claimer: type[LateClaimer] | None = None
     # A store in memory is read at once.
     page = 1 << 62
     # The flow must not be busy with one claim for too long.

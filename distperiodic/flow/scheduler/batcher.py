@@ -3,13 +3,11 @@
 
 import itertools
 import logging
-from collections.abc import Mapping
 from collections.abc import Sequence
 
 from distperiodic import ports
 from distperiodic.core import message
 from distperiodic.core import telemetry
-from distperiodic.core.claim import Authority
 from distperiodic.core.claim import precedence_of
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
@@ -48,14 +46,12 @@ class Batcher:
     worker is expected to do so within this time.
 
     :param batch_size: Maximum number of objects in one batch.
-    :param authorities: Authority over the claims of each job.
     :param throttle: Limits the rate of log lines about one job or partition.
     :param sink: Receives an event for each batch.
     """
 
     def __init__(self, inflight: in_flight.InFlight, bus: ports.WorkBus,
                  clock: ports.Clock, *, batch_size: int,
-                 authorities: Mapping[str, Authority],
                  throttle: log_throttle.LogThrottle,
                  sink: ports.EventSink):
         self._in_flight = inflight
@@ -64,7 +60,6 @@ class Batcher:
         self._batch_size = batch_size
         self._throttle = throttle
         self._sink = sink
-        self._authorities = authorities
         self._batch_ids = map(str, itertools.count(1))
 
     def pump(self, partition: str, me: str, sure: bool) -> None:
@@ -231,7 +226,7 @@ class Batcher:
             group.lease.id, job.topic,
             job.priority - precedence_of(claims[0].place),
             waiting=inflight.waiting_in[job.topic],
-            authority=self._authorities[job.name])
+            authority=queue.authority)
         inflight.sent[batch.id] = in_flight.SentBatch(
             batch, claims, worker, queue, cost, now)
         worker.batches[batch.id] = None

@@ -87,21 +87,18 @@ class Dispatcher:
         self._throttle = log_throttle.LogThrottle(clock, 30.0)
         jobs = {name: job for book in books
                 for name, job in book.jobs.items()}
-        authorities = {name: book.authority for book in books
-                       for name in book.jobs}
         self._in_flight = in_flight.InFlight(
             jobs, wiring.partitions, counters=wiring.counters,
-            shared={name for book in books if book.shared
-                    for name in book.jobs})
+            authorities={name: book.authority for book in books
+                         for name in book.jobs})
         self._queues = self._in_flight.queues
         self._workers = self._in_flight.workers
         self._sent = self._in_flight.sent
         self._counters = wiring.counters
         self._batcher = batcher.Batcher(
             self._in_flight, bus, clock, batch_size=wiring.batch_size,
-            authorities=authorities, throttle=self._throttle,
-            sink=wiring.sink)
-        self._all_recoveries = [recovery.Recovery(
+            throttle=self._throttle, sink=wiring.sink)
+        self._all_recoveries = [recovery.RECOVERIES[book.authority](
             self._in_flight, book, wiring, holder=self.holder,
             new_lease=self.new_lease) for book in books]
         self._recoveries = {
@@ -158,8 +155,8 @@ class Dispatcher:
 
     def waits_for(self, authority: Authority) -> bool:
         """Return whether claims under *authority* wait here."""
-        return any(queue.waiting and self._recoveries[queue.job.name].authority
-                   is authority for queue in self._queues.values())
+        return any(queue.waiting and queue.authority is authority
+                   for queue in self._queues.values())
 
     def authority_of(self, batch: str) -> Authority | None:
         """Return the authority over the claims of a batch.
@@ -441,7 +438,7 @@ class Dispatcher:
     def _may_take_over(self, one: recovery.Recovery) -> bool:
         return not self._closed and (
             self._take_over is _TakeOver.ALL
-            or self._take_over is _TakeOver.OWN and not one.shared)
+            or self._take_over is _TakeOver.OWN and one.takes_over_drained)
 
     def search(self, job: str, tick: int,
                then: Callable[[int | None], None]) -> None:
@@ -551,7 +548,7 @@ class Dispatcher:
         """
         self._take_over = _TakeOver.NONE
         for one in self._all_recoveries:
-            one.releases.close()
+            one.close()
 
     def close(self) -> None:
         """Dispatch no more claims."""

@@ -8,7 +8,6 @@ import collections
 import heapq
 import itertools
 from collections.abc import Callable
-from collections.abc import Container
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import NamedTuple
 
 from distperiodic.core import message
 from distperiodic.core.adaptive_limit import AdaptiveLimit
+from distperiodic.core.claim import Authority
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import precedence_of
 from distperiodic.core.claim_request import NewLease
@@ -460,11 +460,12 @@ class Turn(NamedTuple):
 class ClaimQueue:
     """The waiting claims of one job, and the limits on its concurrent runs."""
 
-    __slots__ = ('bounds', 'job', 'line', 'suspects', 'turn')
+    __slots__ = ('authority', 'bounds', 'job', 'line', 'suspects', 'turn')
 
-    def __init__(self, job: Job,
+    def __init__(self, job: Job, authority: Authority,
                  bounds: Mapping[Refusal, AdaptiveLimit]):
         self.job = job
+        self.authority = authority
         #: The limits of the job and of its partition. The key is the refusal
         #: of a run that would exceed the limit.
         self.bounds = bounds
@@ -532,22 +533,23 @@ class InFlight:
 
     :param jobs: Jobs by name.
     :param partitions: Configuration of the partitions, by topic.
-    :param shared: Jobs for which a store counts the runs of all schedulers.
+    :param authorities: Authority over the claims of each job.
     """
 
     def __init__(self, jobs: Mapping[str, Job],
                  partitions: Partitions, *,
-                 shared: Container[str], counters: Counters):
+                 authorities: Mapping[str, Authority], counters: Counters):
         self._order = itertools.count()
         limits = limits_of(jobs, partitions)
         # The jobs of a partition share one limit, so they also share one
-        # AdaptiveLimit.
+        # AdaptiveLimit. A shared store counts the runs of all schedulers.
         bounds = {limit: AdaptiveLimit(
-            limit.most, shared=limit.jobs[0] in shared)
+            limit.most,
+            shared=authorities[limit.jobs[0]] is Authority.STORE)
                   for job_limits in limits.values() for limit in job_limits}
         self.queues = {
-            name: ClaimQueue(job, {limit.refusal: bounds[limit]
-                                   for limit in limits[name]})
+            name: ClaimQueue(job, authorities[name], {
+                limit.refusal: bounds[limit] for limit in limits[name]})
             for name, job in jobs.items()}
         #: For each partition, a heap of the turns of its queues. An entry that
         #: is not the turn of its queue is outdated.

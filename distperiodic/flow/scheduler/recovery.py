@@ -25,7 +25,9 @@ from collections.abc import Collection
 from collections.abc import Mapping
 
 from distperiodic import ports
+from distperiodic.core import message
 from distperiodic.core import telemetry
+from distperiodic.core.claim import Authority
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import Lease
@@ -92,10 +94,17 @@ class _TakenClaims:
 class Recovery:
     """Recovery of lost runs, by one scheduler and for one book.
 
+    This class is for a store that only this scheduler uses. No other process
+    can run the objects of its claims.
+
     :param book: The jobs, and the store of their claims.
     :param holder: Returns the name under which this scheduler holds leases.
     :param new_lease: Returns a new lease of this scheduler.
     """
+
+    #: True if this scheduler takes over expired claims even while it is
+    #: drained.
+    takes_over_drained = True
 
     def __init__(self, inflight: in_flight.InFlight, book: Book,
                  wiring: SchedulerWiring, *, holder: Callable[[], str],
@@ -107,10 +116,7 @@ class Recovery:
         self._holder = holder
         self._new_lease = new_lease
         lease = wiring.lease
-        self.authority = book.authority
         self._silence_timeout = book.silence_timeout
-        #: True if other members share the store.
-        self.shared = book.shared
         self._jobs = list(book.jobs)
         self._sweep_interval = book.sweep_interval
         self._renew_every = lease / 3
@@ -150,9 +156,8 @@ class Recovery:
 
         Schedulers may take over the leases of the holder when it no longer
         renews them. If the process returns, it is a holder with another name.
+        If only this scheduler uses the store, there are no such leases.
         """
-        if self.shared:
-            self._gone = {**self._gone, holder: self._clock.monotonic()}
 
     def holders_present(self, holders: Collection[str]) -> None:
         """Record that *holders* are in their group.
@@ -314,16 +319,9 @@ class Recovery:
     def _reclaim(self, sent: in_flight.SentBatch, claims: list[Claim],
                  reason: str, count_attempt: bool) -> Procedure[None]:
         job, batch = sent.queue.job, sent.batch
-        leases = [HeldLease(batch.lease, job.name, batch.tick)]
-        if not self.shared:
-            # Only this scheduler can reclaim the granted runs. A worker that
-            # shares the store holds the granted runs in a lease of its own,
-            # which is taken over when it ends.
-            leases.append(leases[0]._replace(
-                id=granted_lease(batch.lease, batch.id)))
         into = self._new_lease()
         reclaimed = yield from call(
-            self._calls, ports.ClaimStore.reclaim, leases,
+            self._calls, ports.ClaimStore.reclaim, self._leases_of(job, batch),
             [c.object for c in claims], into, count_attempt=count_attempt)
         self._in_flight.lost(job, len(claims) - len(reclaimed))
         if reclaimed and self._sink.open:
@@ -331,6 +329,15 @@ class Recovery:
                 job.name, batch.tick, len(reclaimed), reason))
         self._offer(job, into, reclaimed, reason,
                     State.RUNNING if count_attempt else State.CLAIMED)
+
+    def _leases_of(self, job: Job, batch: message.Batch) -> list[HeldLease]:
+        """Return the leases with the claims of *batch* that this scheduler can
+        reclaim.
+        """
+        lease = HeldLease(batch.lease, job.name, batch.tick)
+        # Only this scheduler can reclaim the granted runs.
+        return [lease, lease._replace(
+            id=granted_lease(batch.lease, batch.id))]
 
     def _offer(self, job: Job, lease: NewLease, claims: list[Claim],
                reason: str, was: State) -> None:
@@ -400,3 +407,29 @@ class Recovery:
             [c.object for c in claims], State.CANCELLED)
         self._counters[job.name, Counted.LEFT_TO_OTHERS] += number
         self._in_flight.lost(job, len(claims) - number)
+
+    def close(self) -> None:
+        """Release the claims that were not started, if another process can run
+        their objects.
+        """
+
+
+class SharedRecovery(Recovery):
+    """Recovery of lost runs in a store that members share."""
+
+    takes_over_drained = False
+
+    def holder_gone(self, holder: str) -> None:
+        self._gone = {**self._gone, holder: self._clock.monotonic()}
+
+    def _leases_of(self, job: Job, batch: message.Batch) -> list[HeldLease]:
+        # The worker holds the granted runs in a lease of its own, which is
+        # taken over when it ends.
+        return [HeldLease(batch.lease, job.name, batch.tick)]
+
+    def close(self) -> None:
+        self.releases.close()
+
+
+#: Class of the recovery, by the authority over the claims of a book.
+RECOVERIES = {Authority.STORE: SharedRecovery, Authority.RING: Recovery}

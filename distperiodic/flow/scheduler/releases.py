@@ -5,8 +5,8 @@
     claims of a pending request ──┼─► release ─► any scheduler takes them over
     refused batches ──────────────┘
 
-If only this scheduler uses the store of a claim, the claim is not released,
-because no other process can run its object.
+If only this scheduler uses the store of a claim, the claim is not released:
+see :meth:`.Recovery.close`.
 """
 
 from collections.abc import Collection
@@ -43,8 +43,6 @@ class Releases:
 
     def close(self) -> None:
         """Release the claims that were not started, now and from now on."""
-        if not self._book.shared:
-            return
         self.closed = True
         inflight = self._in_flight
         for queue in [inflight.queues[name] for name in self._book.jobs]:

@@ -39,7 +39,6 @@ from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.flow.counters import Counted
 from distperiodic.flow.leases import Book
-from distperiodic.flow.scheduler import late_claims
 from distperiodic.flow.scheduler import listing
 from distperiodic.flow.scheduler.authority import MemberAuthority
 from distperiodic.flow.scheduler.authority import MembershipChange
@@ -79,10 +78,12 @@ class Ticker:
         self._claimer = claimer
         #: Component that claims objects that other members have not claimed in
         #: time. None means that members do not share the store.
-        self._late = late_claims.LateClaimer(
-            clock, book.store, claimer, self._timers, parts,
-            identity=identity, after=wiring.late_after,
-            page=authority.page) if book.shared else None
+        self._late = None
+        if authority.late_claimer is not None:
+            self._late = authority.late_claimer(
+                clock, book.store, claimer, self._timers, parts,
+                identity=identity, after=wiring.late_after,
+                page=authority.page)
         self._dispatcher = dispatcher
         self._parts = parts
         self._pump = pump
