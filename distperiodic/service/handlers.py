@@ -40,6 +40,7 @@ class Handlers:
     :param may_start: See :class:`.runs.Executor`.
     :param grants: Returns the component that holds the granted runs. None
         means that no runs of this service are in a store.
+    :param timed: See :class:`.runs.Executor`.
     :raises ConfigError: The processes cannot build the tasks.
     """
 
@@ -49,7 +50,8 @@ class Handlers:
                  clock: ports.Clock,
                  report: Callable[[message.Report, str], None],
                  may_start: Callable[[message.Batch], Refusal | None],
-                 grants: Callable[[], RunLeases | None]):
+                 grants: Callable[[], RunLeases | None],
+                 timed: runs.Timed | None = None):
         self._settings = settings
         self._grants = grants
         self._pools = Pools('distperiodic-run', {
@@ -63,7 +65,8 @@ class Handlers:
              for name, (job, handler) in jobs.items()},
             clock=clock, pool=self._pools, report=report,
             may_start=may_start, finish=self._finisher(),
-            lease=settings.lease, slots=lambda: self._pools.size)
+            lease=settings.lease, slots=lambda: self._pools.size,
+            timed=timed)
 
     def _finisher(self) -> (
             Callable[[message.Batch, str, Any, str | None], None] | None):

@@ -13,6 +13,7 @@ import logging
 import queue
 import threading
 from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from oslo_config import cfg
@@ -29,6 +30,7 @@ from distperiodic.core import message
 from distperiodic.core import redaction
 from distperiodic.core.claim import Authority
 from distperiodic.core.control import MemberOutcome
+from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.member import View
 from distperiodic.core.member import parse_entry
@@ -38,8 +40,10 @@ from distperiodic.core.telemetry import MemberActive
 from distperiodic.flow import events
 from distperiodic.flow.leases import Book
 from distperiodic.flow.run_leases import RunLeases
+from distperiodic.flow.run_times import RunTimeBook
 from distperiodic.flow.store_clock import StoreClock
 from distperiodic.flow.wiring import Wiring
+from distperiodic.flow.worker import runs
 from distperiodic.flow.worker.cancellations import Cancellations
 from distperiodic.flow.worker.standby import RoleCallbacks
 from distperiodic.service import lease_names
@@ -138,7 +142,8 @@ class WorkerService(lifecycle.Lifecycle):
         self._handlers = Handlers(
             jobs, {self._topic: tasks}, conf=self._conf, settings=settings,
             clock=self._clock, report=report, may_start=may_start,
-            grants=lambda: self._run_leases)
+            grants=lambda: self._run_leases,
+            timed=None if settings.connection else self._time_reporter())
         self._executor = self._handlers.executor
         self._cancellations = None if self._store is None else Cancellations(
             self._executor, self._store, self._clock)
@@ -158,6 +163,21 @@ class WorkerService(lifecycle.Lifecycle):
     @property
     def title(self) -> str:
         return f'distperiodic: worker of {self._partition} {self.member_id}'
+
+    def _time_reporter(self) -> runs.Timed:
+        """Return a function that reports times of runs to the subscribers.
+
+        With a store, the component that grants the runs does this.
+        """
+        book = RunTimeBook(
+            self._clock.now, self._clock.monotonic,
+            self._settings.late_claim_after, SUBSCRIBERS)
+
+        def report(job: Job, batch: message.Batch,
+                   timings: Sequence[message.Timing]) -> None:
+            if SUBSCRIBERS.open:
+                book.note(job, batch.tick, batch.objects, timings)
+        return report
 
     def _accept(self, batch: message.Batch) -> None:
         if self._run_leases is None:

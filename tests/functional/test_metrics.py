@@ -19,10 +19,12 @@ COUNTED = (
 
 
 @pytest.fixture
-def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
+def cluster(tmp_path, zookeeper, rabbitmq, postgresql, request):
+    stored = getattr(request, 'param', True)
     schema.sync(postgresql.url)
     made = Cluster(
-        tmp_path, zookeeper.url, rabbitmq.url, connection=postgresql.url,
+        tmp_path, zookeeper.url, rabbitmq.url,
+        connection=postgresql.url if stored else 'none',
         session_timeout=6, lease=10, send_timeout=2, spacing=3, objects=40,
         takes=0.02, metrics_listen=f'127.0.0.1:{free_port()}')
     yield made
@@ -80,3 +82,19 @@ def test_processes_serve_their_sum_also_when_the_server_is_killed(cluster):
         now, 'distperiodic_services') == 4 and now)(metrics(cluster)), 60)
     assert done(later) >= number
     wait_until(lambda: done(metrics(cluster)) == len(cluster.runs('end')), 60)
+
+
+@pytest.mark.parametrize('cluster', [False], indirect=True)
+def test_workers_without_a_store_report_the_times_of_their_runs(cluster):
+    cluster.start('scheduler')
+    cluster.start('worker', 2)
+    cluster.wait_complete(2)
+
+    def agree():
+        found, ended = metrics(cluster), len(cluster.runs('end'))
+        sums = {done(found), *(
+            sample(found, f'distperiodic_{name}_count', job='ping')
+            for name in ('run_lateness_seconds', 'run_duration_seconds'))}
+        return sums == {ended} == {len(cluster.runs())}
+
+    wait_until(agree, 60)

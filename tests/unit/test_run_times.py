@@ -149,6 +149,19 @@ def test_each_long_run_is_measured_alone_and_short_runs_together():
     assert found[0] == pytest.approx((0, 2, 2, began, 0.0002), abs=1e-5)
 
 
+def test_a_worker_without_a_store_passes_the_times_of_its_runs_on_once():
+    """No component that grants the runs receives the reports there."""
+    taken = []
+    bench = Bench((objects_job(), lambda context, key: None),
+                  timed=lambda job, batch, times: taken.append(
+                      (job.name, batch.id, sum(one.runs for one in times))))
+    batch = bench.accept(list('abc'))
+    bench.pool.run_all()
+
+    assert [one[:2] for one in taken] == [('poll', batch.id)] * len(taken)
+    assert sum(number for *_, number in taken) == 3
+
+
 def test_with_a_phase_each_run_is_measured_alone():
     bench = Bench((objects_job(spread=True), lambda context, key: None))
     for _ in range(2):

@@ -38,6 +38,7 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 from typing import Protocol
@@ -92,6 +93,10 @@ _TRACEBACK_LENGTH = 20_000
 #: the context.
 Isolated = Callable[[message.Batch, int, Context, tuple[Any, ...],
                      Instant | None, float | None], str | None]
+
+
+#: Function that receives a job, a batch, and times of runs of the batch.
+Timed = Callable[[Job, message.Batch, Sequence[message.Timing]], object]
 
 
 class Handled(NamedTuple):
@@ -398,6 +403,9 @@ class Executor:
         this time.
     :param slots: Returns the number of slots that schedulers share. With the
         default, the schedulers do not take turns.
+    :param timed: Called with a job, a batch and times of its runs, one call at
+        a time. None means that the component that grants the runs receives the
+        times with the reports.
     """
 
     def __init__(self, jobs: Mapping[str, Handled], *,
@@ -407,7 +415,8 @@ class Executor:
                  finish: Callable[[message.Batch, str, Any, str | None],
                                   None] | None = None,
                  lease: float = 0.0,
-                 slots: Callable[[], int] = lambda: message.MAX_OBJECTS):
+                 slots: Callable[[], int] = lambda: message.MAX_OBJECTS,
+                 timed: Timed | None = None):
         self._job_queues = {name: JobQueue(handled, self)
                             for name, handled in jobs.items()}
         self._clock = clock
@@ -415,6 +424,7 @@ class Executor:
         self._report = report
         self._may_start = may_start
         self._finish = finish
+        self._timed = timed
         self._lease = lease
         #: Runs that have timed out, and whose failure is not reported yet.
         self._timed_out: dict[ThreadActivity, TimedOut] = {}
@@ -636,6 +646,8 @@ class Executor:
             batch_run.seconds, [], {})
         report.timings = timings = batch_run.timings[:]
         del batch_run.timings[:len(timings)]
+        if self._timed is not None:
+            self._timed(batch_run.job, batch, timings)
         outcomes = batch_run.outcomes[:]
         # Keep the outcomes that threads have appended since the list was
         # copied.
