@@ -5,9 +5,12 @@ the agreement about the ring.
 
 import collections
 from typing import TYPE_CHECKING
+from typing import Any
 from typing import NamedTuple
 
+from distperiodic import exceptions
 from distperiodic.core.claim import State
+from distperiodic.core.schedule import Instant
 from distperiodic.operator.health import Facts
 
 if TYPE_CHECKING:
@@ -55,25 +58,30 @@ def of_facts(facts: Facts) -> GroupNumbers:
         None, None, max(views.values(), default=0), views.total())
 
 
-def with_store(numbers: GroupNumbers, store: 'GroupReader') -> GroupNumbers:
+def with_store(numbers: GroupNumbers, store: 'GroupReader',
+               now: Instant) -> GroupNumbers:
     """Return the numbers with those that only the store knows.
 
-    :raises StoreUnavailable: the store does not answer in time.
+    A number that the store does not return in time stays unknown.
     """
     import sqlalchemy as sa
 
     from distperiodic.adapters.sql import tables
     lease, job, history = tables.lease, tables.job, tables.history
     space = job.c.space == store.namespace
-    [[running]] = store.rows(
-        sa.select(sa.func.sum(lease.c.remaining))
-        .select_from(lease.join(job, job.c.id == lease.c.job))
-        .where(space, lease.c.state == State.RUNNING))
-    [[failed]] = store.rows(
-        sa.select(sa.func.sum(history.c.dead)).where(
-            history.c.job.in_(sa.select(job.c.id).where(
-                space, job.c.kind == tables.KIND)),
-            history.c.tick >= store.dialect.now
-            - round(_FAILED_FOR * 1e6)))
+    def total(query: sa.Select[Any]) -> int | None:
+        try:
+            [[number]] = store.rows(query)
+        except exceptions.StoreUnavailable:
+            return None
+        return int(number or 0)
     return numbers._replace(
-        running=int(running or 0), failed=int(failed or 0))
+        running=total(
+            sa.select(sa.func.sum(lease.c.remaining))
+            .select_from(lease.join(job, job.c.id == lease.c.job))
+            .where(space, lease.c.state == State.RUNNING)),
+        failed=total(
+            sa.select(sa.func.sum(history.c.dead)).where(
+                history.c.job.in_(sa.select(job.c.id).where(
+                    space, job.c.kind == tables.KIND)),
+                history.c.tick >= now - round(_FAILED_FOR * 1e6))))

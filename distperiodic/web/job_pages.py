@@ -27,6 +27,7 @@ from distperiodic.web.page import NotFound
 from distperiodic.web.page import Page
 from distperiodic.web.page import PageRequest
 from distperiodic.web.page import read_list
+from distperiodic.web.page import read_part
 from distperiodic.web.page import record
 from distperiodic.web.query_filters import BadFilter
 
@@ -79,16 +80,16 @@ def job(request: PageRequest, job: str) -> Page:
     stored, now = jobs[job], store.now()
     declared = job_list.Jobs()
     listed = read_list(request, declared, job_links(request))
-    row = next(one for one in listed.data if one['job'] == job)
+    row = next(one for one in listed.data or () if one['job'] == job)
     period = audit.period_of(stored.schedule, now)
     window = (_DAY if period is None else 1.5 * _TICKS * period / 1e6) + 5
-    history = read_list(
+    history = read_part(
         request, tick_list.Ticks(), {}, job,
         given=[('since', f'{window:.0f}s'), ('limit', str(_TICKS))])
-    running = read_list(
+    running = read_part(
         request, run_list.Runs(), _object_links(request), job,
         given=[('limit', str(_ROWS))])
-    dead = read_list(
+    dead = read_part(
         request, dead_list.DeadObjects(), _object_links(request), job,
         given=[('limit', str(_FAILING))])
     for table in history, running, dead:

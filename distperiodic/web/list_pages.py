@@ -65,7 +65,7 @@ def tasks(request: PageRequest) -> Page:
         'Id': lambda row: request.addresses('tasks', row['Id'])})
     limit = int(request.value('limit') or 100)
     following = ''
-    if len(table.rows) == limit:
+    if table.data and len(table.rows) == limit:
         following = '?' + urlencode([
             pair for pair in request.given
             if pair[0] != 'after'] + [('after', table.data[-1]['id'])])

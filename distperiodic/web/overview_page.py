@@ -49,7 +49,8 @@ def overview(request: PageRequest) -> Page:
     names: list[str] = []
     if facts.stored:
         try:
-            numbers = group_numbers.with_store(numbers, sources.store)
+            numbers = group_numbers.with_store(
+                numbers, sources.store, facts.now)
             names = [one.name for one in sources.store.jobs()]
             if len(names) <= _JOBS:
                 table = read_list(

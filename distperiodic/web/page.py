@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
+from distperiodic import exceptions
+from distperiodic.core import wording
 from distperiodic.operator import cells
 from distperiodic.operator.cells import DeclaredList
 from distperiodic.operator.sources import Sources
@@ -133,8 +135,8 @@ class Table:
     #: Addresses by the title of the column.
     links: Mapping[str, Link]
     sentence: str
-    #: The rows as programs read them.
-    data: list[dict[str, Any]]
+    #: The rows as programs read them. None means that they are unknown.
+    data: list[dict[str, Any]] | None
     fields: Sequence[Field] = ()
     about: str = ''
     #: Rows as the list has them, without conversion.
@@ -188,3 +190,17 @@ def read_list(request: PageRequest, declared: DeclaredList[Any],
         filters.fields([pair for pair in values if pair[0] not in OF_PAGE]),
         about[0].removeprefix('Show ')[:1].upper()
         + about[0].removeprefix('Show ')[1:], found)
+
+
+def read_part(request: PageRequest, declared: DeclaredList[Any],
+              links: Mapping[str, Link], *positional: str,
+              given: Sequence[tuple[str, str]]) -> Table:
+    """Return a list that is a part of a page; see :func:`read_list`.
+
+    If it cannot be read in time, its sentence gives the reason.
+    """
+    try:
+        return read_list(request, declared, links, *positional, given=given)
+    except exceptions.StoreUnavailable as exc:
+        return Table((), (), {}, 'This part cannot be read now: '
+                     f'{wording.one_line(exc)}.', None)

@@ -41,6 +41,23 @@ def is_loopback(host: str) -> bool:
     return host == 'localhost'
 
 
+def of_this_host(application: 'WSGIApplication') -> 'WSGIApplication':
+    """Return *application* for clients that name this host only.
+
+    Another site could let its own name point to 127.0.0.1, and so read the
+    page in the browser of a user of this host.
+    """
+    def guarded(environ: dict[str, Any], start: Any) -> Any:
+        name = environ.get('HTTP_HOST', 'localhost')
+        host = name if name.endswith(']') else name.rpartition(':')[0] or name
+        if is_loopback(host.strip('[]')):
+            return application(environ, start)
+        start('403 Forbidden', [('Content-Type', 'text/plain')])
+        return [b'this page answers to the names of this host only, such as '
+                b'127.0.0.1']
+    return guarded
+
+
 def serve(application: 'WSGIApplication', host: str, port: int,
           started: Callable[[str], None]) -> None:
     """Serve the page until SIGINT or SIGTERM.
@@ -58,7 +75,8 @@ def serve(application: 'WSGIApplication', host: str, port: int,
         ) from exc
     try:
         created: Any = server.create_server(
-            application, host=host, port=port, threads=_THREADS,
+            of_this_host(application) if is_loopback(host) else application,
+            host=host, port=port, threads=_THREADS,
             ident='distperiodic', clear_untrusted_proxy_headers=True)
     except (OSError, ValueError) as exc:
         reason = getattr(exc, 'strerror', None) or exc

@@ -21,6 +21,7 @@ from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim_request import NewLease
+from distperiodic.operator import activity
 from distperiodic.web import server
 from distperiodic.web import site
 from tests import claiming
@@ -279,6 +280,33 @@ def test_an_address_has_a_host_and_a_port(text, address):
 def test_another_address_is_refused(text):
     with pytest.raises(exceptions.ConfigError, match='is no address'):
         server.address(text)
+
+
+@pytest.mark.parametrize(('name', 'status'), [
+    ('127.0.0.1:8088', 200), ('localhost', 200), ('[::1]:8088', 200),
+    ('[::1]', 200), ('127.0.0.1', 200), ('evil.example:8088', 403),
+    ('127.0.0.1.evil.example', 403), ('10.0.0.1', 403)])
+def test_the_command_answers_to_the_names_of_its_host_only(name, status):
+    """Otherwise another site could read the page through a browser."""
+    def page(environ, start):
+        start('200 OK', [])
+        return []
+
+    assert Client(server.of_this_host(page)).get(
+        '/', headers={'Host': name}).status_code == status
+
+
+def test_a_part_that_is_not_read_in_time_leaves_the_rest(
+        group, monkeypatch):
+    def slow(*arguments, **more):
+        raise exceptions.StoreUnavailable('canceling statement')
+    group.run('poll', 'a', 'b', dead=['b'])
+    monkeypatch.setattr(activity, 'failing', slow)
+    text = group.text('/jobs/poll')
+
+    assert 'This part cannot be read now: canceling statement.' in text
+    assert '1 done, 1 failed' in text
+    assert group.get('/api/jobs/poll').json['failing'] is None
 
 
 def test_a_port_in_use_is_one_clear_line():
