@@ -80,6 +80,10 @@ class Demo(Configured):
                   'ended', file=self.app.stderr)
             return 130
         picture.print_summary(scene, console)
+        if scene.failed:
+            raise exceptions.DistperiodicError(
+                f'{configured.listed(scene.failed)} did not end cleanly; the '
+                'last line of the log is above the summary')
         return 0
 
     def _urls(self, parsed: argparse.Namespace) -> tuple[str, str, str]:

@@ -90,6 +90,8 @@ class Scene:
         self.changes: list[str] = []
         #: Processes by name.
         self.seats: dict[str, Seat] = {}
+        #: Processes that did not end cleanly: 'member-1 (exit code 1)'.
+        self.failed: list[str] = []
         self.ring = Ring({})
         #: Owner of each host. Empty means that there are no members.
         self.owners: dict[str, str] = {}
@@ -136,10 +138,22 @@ class Scene:
             stack.callback(self._kill_all)
             self._gather()
             self._play()
-            for seat in self.seats.values():
-                seat.process.terminate()
-            for seat in self.seats.values():
+            self.end()
+            if self.failed:
+                self.say(f'last line of the log: {self._last_line()}')
+
+    def end(self) -> None:
+        """End all processes, and find those that do not end cleanly."""
+        for seat in self.seats.values():
+            seat.process.terminate()
+        for name, seat in self.seats.items():
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 seat.process.wait(30.0)
+            code = seat.process.returncode
+            if code != 0 and seat.state != 'is killed':
+                self.failed.append(f'{name} (' + (
+                    'still runs' if code is None else f'exit code {code}')
+                    + ')')
 
     def _kill_all(self) -> None:
         for seat in self.seats.values():
@@ -250,8 +264,7 @@ class Scene:
         for name, seat in self.seats.items():
             if seat.process.poll() is not None and seat.state != 'is killed':
                 raise exceptions.DistperiodicError(
-                    f'{name} ended by itself: '
-                    + (self._log.read().splitlines() or ['-'])[-1])
+                    f'{name} ended by itself: {self._last_line()}')
         for line in self._records:
             host, tick, late, process = line.split()
             self.ticks[int(tick)].runs[host].append(process)
@@ -261,6 +274,9 @@ class Scene:
             self.say(picture.tick_line(self, self._next_tick))
             self._next_tick += _PERIOD_US
         self.update()
+
+    def _last_line(self) -> str:
+        return (self._log.read().splitlines() or ['-'])[-1]
 
     def _compare_members(self) -> None:
         """Handle the changes of the groups since the last call."""
