@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def read(settings: 'opts.Settings', clock: 'ports.Clock', *,
-         open_store: 'Callable[[], GroupReader] | None' = None,
+         store_of: 'Callable[[], GroupReader] | None' = None,
          job: str | None = None, key: str | None = None,
          **known: Any) -> health.Facts:
     """Return the facts about the configured group.
@@ -30,8 +30,8 @@ def read(settings: 'opts.Settings', clock: 'ports.Clock', *,
     If the store or the coordination service cannot be read, the facts give the
     reason.
 
-    :param open_store: Opens the store, which is then closed. None opens it
-        with the limits of a command.
+    :param store_of: Returns the store of the caller, who closes it. None opens
+        a store with the limits of a command, and closes it.
     :param job: Job to whose failures to limit the facts. None means all jobs.
     :param key: Id of the only object whose failures to read. None means all
         objects.
@@ -49,7 +49,7 @@ def read(settings: 'opts.Settings', clock: 'ports.Clock', *,
         from distperiodic.operator import health_queries
         try:
             fields |= health_queries.read(
-                settings, clock, live, job, key, open_store)
+                settings, clock, live, job, key, store_of)
         except exceptions.DistperiodicError as exc:
             fields['store'] = one_line(exc)
     facts = health.Facts(

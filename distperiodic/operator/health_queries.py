@@ -147,7 +147,7 @@ def _recent(connection: sa.Connection,
 
 def read(settings: 'opts.Settings', clock: 'ports.Clock',
          live: 'Group | None', job: str | None, key: str | None,
-         open_store: Callable[[], GroupReader] | None = None
+         store_of: Callable[[], GroupReader] | None = None
          ) -> dict[str, Any]:
     """Return the fields of :class:`.health.Facts` that the store knows.
 
@@ -160,9 +160,9 @@ def read(settings: 'opts.Settings', clock: 'ports.Clock',
     :raises SchemaError: the schema version does not match this release.
     """
     _check_exists(settings)
-    with contextlib.closing(
-            GroupStore(settings.connection, settings.group)
-            if open_store is None else open_store()) as store:
+    with (contextlib.closing(GroupStore(settings.connection, settings.group))
+          if store_of is None else contextlib.nullcontext(store_of())
+          ) as store:
         return store.share(lambda shared: _stored(
             settings, clock, live, shared, job, key))
 

@@ -108,7 +108,7 @@ class Sources:
     def _read_facts(self, **known: Any) -> 'Facts':
         from distperiodic.operator import health_facts
         return health_facts.read(
-            self.settings, self.clock, open_store=self._open_store, **known)
+            self.settings, self.clock, store_of=lambda: self.store, **known)
 
     @functools.cached_property
     def ring_members(self) -> 'RingMembers':

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lists that are declared as queries."""
 
+import contextlib
 import io
 import json
 
 import pytest
 
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import shell
@@ -75,3 +78,24 @@ def test_an_empty_list_has_its_titles_and_a_sentence():
 
     assert told == '"age_s","at","digits"\n'
     assert sentence == 'There is no number.\n'
+
+
+@pytest.mark.parametrize('argv', [
+    ['job', 'list'], ['why', 'ping', 'node-1']], ids=' '.join)
+def test_a_command_opens_the_store_once(argv, tmp_path, monkeypatch):
+    url = f'sqlite:///{tmp_path}/claims'
+    file = tmp_path / 'service.conf'
+    file.write_text(f'[distperiodic]\nconnection = {url}\n')
+    schema.sync(url)
+    with contextlib.closing(SqlClaimStore(
+            url, namespace='distperiodic')) as claims:
+        claims.adopt({'ping': 'every 60s'})
+    opened, connect = [], schema.connect
+
+    def counted(*args, **limits):
+        opened.append(connect(*args, **limits))
+        return opened[-1]
+    monkeypatch.setattr(schema, 'connect', counted)
+
+    assert shell.main([*argv, '--config-file', str(file)]) < 2
+    assert len(opened) == 1
