@@ -35,7 +35,6 @@ from distperiodic.cmd.findings import ok
 from distperiodic.cmd.findings import skip
 from distperiodic.cmd.findings import warn
 from distperiodic.core.member import parse_entry
-from distperiodic.operator import coordination_probe
 from distperiodic.opts import Settings
 from distperiodic.ports import BrokerProbe
 from distperiodic.ports import QueueState
@@ -139,7 +138,7 @@ def connections_private(facts: DoctorFacts) -> CheckResult:
     if settings.backend_url and facts.scheme != 'file' and (
             not backend_url.has_tls(settings.backend_url)):
         bare += [f'{name} (backend_url)'
-                 for name, _ in coordination_probe.addresses(
+                 for name, _ in backend_url.addresses(
                      settings.backend_url)
                  if not _loopback(name)]
     if bare:
@@ -193,7 +192,7 @@ def coordination_servers(facts: DoctorFacts) -> CheckResult:
     """Each server of backend_url answers."""
     settings = facts.settings
     if facts.scheme == 'file':
-        path = coordination_probe.directory(settings.backend_url)
+        path = backend_url.directory(settings.backend_url)
         if os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK):
             return ok(f'{path} can be written')
         parent = os.path.dirname(path.rstrip('/')) or '/'
@@ -201,6 +200,7 @@ def coordination_servers(facts: DoctorFacts) -> CheckResult:
             return ok(f'{path} does not exist yet and can be created')
         return fail(f'{path} cannot be written',
                     f'create it for this user: install -d -o $USER {path}')
+    from distperiodic.operator import coordination_probe
     found = coordination_probe.servers(settings.backend_url)
     states = '; '.join(f'{s.address} {s.state}' for s in found)
     silent = [s.address for s in found if not s.answers]
@@ -431,9 +431,9 @@ def _loopback(host: str) -> bool:
         return host.partition('.')[0] == 'localhost'
 
 
-def _is_remote(backend_url: str) -> bool:
+def _is_remote(service: str) -> bool:
     return any(not _loopback(name)
-               for name, _ in coordination_probe.addresses(backend_url))
+               for name, _ in backend_url.addresses(service))
 
 
 def _ahead(skew: float) -> str:

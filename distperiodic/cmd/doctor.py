@@ -81,7 +81,7 @@ class Doctor(display.Table):
 
     def _findings(self, session: Session
                   ) -> Iterator[tuple[Check, findings.CheckResult]]:
-        # The checks load the clients of all servers.
+        # The help does not need the checks.
         from distperiodic.cmd import checks
         from distperiodic.cmd import partition_checks  # noqa: F401, registers
         from distperiodic.cmd import store_checks  # noqa: F401

@@ -4,7 +4,8 @@
 Each fact is read when the first check needs it, and then cached. If a fact is
 not available, reading it raises :class:`~distperiodic.cmd.findings.NotNow`.
 One check reports the cause, and all checks that depend on the fact are
-skipped.
+skipped. The clients of servers are imported where a fact needs them: with
+--offline they are not needed, and they are slow to load.
 """
 
 import contextlib
@@ -12,26 +13,26 @@ import dataclasses
 import functools
 import os
 import secrets
+from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic.adapters.coordination import url
-from distperiodic.adapters.coordination.membership import ToozMembership
-from distperiodic.adapters.messaging import drivers
 from distperiodic.cmd import findings
 from distperiodic.cmd.session import Session
 from distperiodic.core.live import Live
 from distperiodic.operator import health
 from distperiodic.operator import live_group
 from distperiodic.operator import live_processes
-from distperiodic.operator import members
-from distperiodic.operator.coordination_probe import CoordinationProbe
-from distperiodic.operator.group_reader import GroupStore
 from distperiodic.operator.health import Facts
 from distperiodic.operator.health import Finding
 from distperiodic.operator.live_group import Group
 from distperiodic.ports import BrokerHost
 from distperiodic.ports import BrokerProbe
+
+if TYPE_CHECKING:
+    from distperiodic.operator.coordination_probe import CoordinationProbe
+    from distperiodic.operator.group_reader import GroupStore
 
 
 @dataclasses.dataclass
@@ -87,7 +88,8 @@ class DoctorFacts:
             raise findings.NotNow('correct backend_url first') from None
 
     @functools.cached_property
-    def _survey(self) -> CoordinationProbe | exceptions.DistperiodicError:
+    def _survey(self) -> 'CoordinationProbe | exceptions.DistperiodicError':
+        from distperiodic.operator.coordination_probe import CoordinationProbe
         try:
             return self._session.resources.enter_context(CoordinationProbe(
                 self.settings.backend_url, clock=self._session.clock,
@@ -96,7 +98,7 @@ class DoctorFacts:
             return exc
 
     @property
-    def survey(self) -> CoordinationProbe:
+    def survey(self) -> 'CoordinationProbe':
         """A connection to the coordination service.
 
         :raises NotNow: the coordination service does not answer.
@@ -121,6 +123,7 @@ class DoctorFacts:
 
         :raises NotNow: no store is configured, or it cannot be used.
         """
+        from distperiodic.operator import members
         rows = members.members(self.store)
         group = None
         with contextlib.suppress(
@@ -171,30 +174,31 @@ class DoctorFacts:
         :raises NotNow: backend_url is empty or cannot be used.
         :raises CoordinationUnavailable: the group cannot be joined.
         """
+        from distperiodic.adapters.coordination import membership
         if self.scheme and isinstance(
                 self._survey, exceptions.DistperiodicError):
             raise self._survey
         name = f'{self.settings.group}.doctor-{secrets.token_hex(4)}'
-        membership = ToozMembership(
+        joining = membership.ToozMembership(
             self.settings.backend_url, 'doctor', clock=self._session.clock,
             session_timeout=self.settings.session_timeout,
             heartbeat_interval=self.settings.coordinator_heartbeat_interval)
-        membership.join(name)
-        membership.start()
+        joining.join(name)
+        joining.start()
         try:
-            membership.wait_joined(10.0)
+            joining.wait_joined(10.0)
             entries = self.survey.entries(name) or []
         finally:
-            membership.stop(3.0)
+            joining.stop(3.0)
             with contextlib.suppress(exceptions.DistperiodicError):
                 self.survey.delete_group(name)
         skews = [(e.joined - e.created) / 1e6 for e in entries
                  if e.joined is not None and e.created is not None]
-        return Joined(membership.session_timeout,
+        return Joined(joining.session_timeout,
                       skews[0] if skews else None)
 
     @functools.cached_property
-    def _connected(self) -> GroupStore | exceptions.DistperiodicError:
+    def _connected(self) -> 'GroupStore | exceptions.DistperiodicError':
         # Connect only once: if the store is unavailable, each attempt may take
         # long to fail.
         try:
@@ -203,7 +207,7 @@ class DoctorFacts:
             return exc
 
     @property
-    def connected(self) -> GroupStore:
+    def connected(self) -> 'GroupStore':
         """The store, if it answers and its tables match this release.
 
         :raises NotNow: no store is configured, or its file does not exist yet.
@@ -216,7 +220,7 @@ class DoctorFacts:
             raise self._connected
         return self._connected
 
-    def _connect(self) -> GroupStore:
+    def _connect(self) -> 'GroupStore':
         if not self.settings.connection:
             raise findings.NotNow(
                 'the option connection selects no store: only the ring '
@@ -230,7 +234,7 @@ class DoctorFacts:
         return found
 
     @property
-    def store(self) -> GroupStore:
+    def store(self) -> 'GroupStore':
         """The store.
 
         :raises NotNow: no store is configured, or it cannot be used.
@@ -243,6 +247,7 @@ class DoctorFacts:
     @functools.cached_property
     def _brokers(self) -> (
             dict[str, BrokerProbe] | exceptions.DistperiodicError):
+        from distperiodic.adapters.messaging import drivers
         try:
             return drivers.probes(self.conf, self.settings.partitions)
         except exceptions.DistperiodicError as exc:

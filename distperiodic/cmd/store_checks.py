@@ -14,7 +14,6 @@ from distperiodic.cmd.findings import fail
 from distperiodic.cmd.findings import ok
 from distperiodic.cmd.findings import skip
 from distperiodic.cmd.findings import warn
-from distperiodic.operator import store_probe
 
 #: Difference between the clocks of this host and the store, in seconds, that
 #: causes a warning. Member jobs follow this host's clock, and all other jobs
@@ -37,6 +36,7 @@ def store_schema(facts: DoctorFacts) -> CheckResult:
     """No column, key or index of the tables is missing. The keys decide which
     claim wins.
     """
+    from distperiodic.operator import store_probe
     missing = store_probe.missing(facts.store)
     if missing:
         return fail(
@@ -51,6 +51,7 @@ def store_rights(facts: DoctorFacts) -> CheckResult:
     """This database user may read and write the rows, and the database stores
     new rows. The user needs no other rights.
     """
+    from distperiodic.operator import store_probe
     refused = store_probe.refused(facts.store)
     if refused:
         names = configured.listed([what for what, _ in refused])
@@ -71,6 +72,7 @@ def store_clock(facts: DoctorFacts) -> CheckResult:
     """This host's clock agrees with the store's clock, which determines ticks
     and leases.
     """
+    from distperiodic.operator import store_probe
     skew = store_probe.skew(facts.store, SystemClock())
     off = abs(skew.seconds)
     side = 'ahead of' if skew.seconds > 0 else 'behind'
@@ -87,6 +89,7 @@ def store_file(facts: DoctorFacts) -> CheckResult:
     """The SQLite file is on a disk of this host, and its readers do not block
     writers.
     """
+    from distperiodic.operator import store_probe
     store = facts.store
     file = store_probe.file_of(store)
     if file is None:
@@ -111,6 +114,7 @@ def store_engine(facts: DoctorFacts) -> CheckResult:
     """Transactions can be rolled back, and see the commits of other
     transactions.
     """
+    from distperiodic.operator import store_probe
     store = facts.store
     if not store.dialect.locks_rows:
         return skip('SQLite has one writer at a time')
@@ -133,6 +137,7 @@ def store_size(facts: DoctorFacts) -> CheckResult:
     """Few rows of the history and of failures are obsolete, because
     schedulers delete old ones.
     """
+    from distperiodic.operator import store_probe
     sizes = store_probe.sizes(facts.store)
     rows = ', '.join(
         f'{name.removeprefix("distperiodic_")} {number:,}'

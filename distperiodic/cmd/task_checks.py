@@ -23,7 +23,6 @@ from distperiodic.core import wording
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.live import Lack
 from distperiodic.core.workflow import Definition
-from distperiodic.operator import task_queries
 
 # Number of sweep intervals after which a ready step has waited for too long.
 _SWEEPS = 5
@@ -96,6 +95,7 @@ def task_commands(facts: DoctorFacts) -> CheckResult:
     """--tasks has each command that a task in the store needs now."""
     if facts.tasks is None:
         return skip('--tasks is not given')
+    from distperiodic.operator import task_queries
     unknown = [
         f'{need.name} ({wording.tasks_text(need.tasks)})'
         for need in task_queries.needs(facts.store)

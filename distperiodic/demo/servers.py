@@ -17,12 +17,12 @@ from oslo_config import cfg
 from distperiodic import exceptions
 from distperiodic import service
 from distperiodic.adapters.coordination.membership import ToozMembership
+from distperiodic.adapters.coordination.url import directory
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.operator.coordination_probe import CoordinationProbe
-from distperiodic.operator.coordination_probe import directory
 
 #: Requested session timeout in seconds. If a process is silent for longer,
 #: other processes take over its work. A server may grant another value.

@@ -12,7 +12,6 @@ import dataclasses
 import os
 import secrets
 import socket
-import urllib.parse
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,15 +24,15 @@ from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.adapters.coordination.driver import published_jobs
 from distperiodic.adapters.coordination.url import NAMESPACE
+from distperiodic.adapters.coordination.url import addresses
 from distperiodic.adapters.coordination.url import check_backend_url
+from distperiodic.adapters.coordination.url import directory
 from distperiodic.adapters.coordination.url import has_tls
 from distperiodic.core import redaction
 from distperiodic.core.job_set import JobSet
 from distperiodic.core.member import Member
 from distperiodic.core.member import parse_entry
 
-_PORTS = {'zookeeper': 2181, 'kazoo': 2181, 'redis': 6379,
-          'etcd3+http': 2379, 'etcd3+https': 2379}
 _ZOOKEEPER = ('zookeeper', 'kazoo')
 
 
@@ -61,36 +60,6 @@ class ServerState:
     address: str
     answers: bool
     state: str
-
-
-def directory(backend_url: str) -> str:
-    """Return the directory of a ``file://`` URL."""
-    return urllib.parse.urlsplit(backend_url).path
-
-
-def addresses(backend_url: str) -> list[tuple[str, int]]:
-    """Return the servers of *backend_url*. A ``file://`` URL has no servers.
-
-    :raises ConfigError: a port is not a number.
-    """
-    scheme = check_backend_url(backend_url)
-    if scheme == 'file':
-        return []
-    hosts = backend_url.partition('://')[2]
-    for end in '/?':
-        hosts = hosts.partition(end)[0]
-    found = []
-    for host in hosts.rpartition('@')[2].split(','):
-        name, colon, port = host.strip().rpartition(':')
-        if not colon or name.endswith(']') is not host.startswith('['):
-            name, port = host.strip(), ''
-        if port and not port.isdigit():
-            raise exceptions.ConfigError(
-                f'backend_url {redaction.redact(backend_url)!r}: the port '
-                f'{port!r} is not a number; write host:port,host:port')
-        found.append((name.strip('[]') or 'localhost',
-                      int(port) if port else _PORTS[scheme]))
-    return found
 
 
 def servers(backend_url: str, timeout: float = 3.0) -> list[ServerState]:

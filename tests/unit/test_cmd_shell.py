@@ -243,10 +243,18 @@ def test_without_a_command_the_commands_are_listed(capsys):
 
 
 @pytest.mark.parametrize('argv', [
-    ['ring', 'simulate', '--objects', '10'], ['--help']], ids=' '.join)
-def test_starting_the_program_loads_nothing_slow(argv):
-    slow = ['eventlet', 'kazoo', 'oslo_messaging', 'rich', 'sqlalchemy',
-            'tooz']
+    ['ring', 'simulate', '--objects', '10'], ['--help'],
+    ['doctor', '--offline']], ids=' '.join)
+def test_a_command_that_needs_no_server_loads_nothing_slow(argv, tmp_path):
+    slow = ['eventlet', 'futurist', 'kazoo', 'kombu', 'oslo_messaging',
+            'rich', 'sqlalchemy', 'tooz']
+    file = tmp_path / 'service.conf'
+    file.write_text(
+        '[distperiodic]\nbackend_url = zookeeper://127.0.0.1:9\n'
+        f'connection = sqlite:///{tmp_path}/claims\n'
+        f'state_path = {tmp_path}/state\n')
+    if argv != ['--help']:
+        argv = [*argv, '--config-file', str(file)]
     loaded = subprocess.run(
         [sys.executable, '-c',
          'import sys; from distperiodic.cmd import shell; '

@@ -30,6 +30,9 @@ _DRIVERS = {
     'redis': 'membership_timeout', 'etcd3+http': 'membership_timeout',
     'etcd3+https': 'membership_timeout',
 }
+#: Ports that the drivers use if the URL names none.
+_PORTS = {'zookeeper': 2181, 'kazoo': 2181, 'redis': 6379,
+          'etcd3+http': 2379, 'etcd3+https': 2379}
 PUSHING = frozenset(['zookeeper', 'kazoo'])
 #: Module that a driver imports, by scheme, with the extra that installs it.
 _MODULES = {
@@ -226,6 +229,36 @@ def _options(scheme: str, query: str) -> str | None:
 
 def _secret(option: str) -> bool:
     return 'password' in option
+
+
+def directory(backend_url: str) -> str:
+    """Return the directory of a ``file://`` URL."""
+    return urllib.parse.urlsplit(backend_url).path
+
+
+def addresses(backend_url: str) -> list[tuple[str, int]]:
+    """Return the servers of *backend_url*. A ``file://`` URL has no servers.
+
+    :raises ConfigError: a port is not a number.
+    """
+    scheme = check_backend_url(backend_url)
+    if scheme == 'file':
+        return []
+    hosts = backend_url.partition('://')[2]
+    for end in '/?':
+        hosts = hosts.partition(end)[0]
+    found = []
+    for host in hosts.rpartition('@')[2].split(','):
+        name, colon, port = host.strip().rpartition(':')
+        if not colon or name.endswith(']') is not host.startswith('['):
+            name, port = host.strip(), ''
+        if port and not port.isdigit():
+            raise exceptions.ConfigError(
+                f'backend_url {redaction.redact(backend_url)!r}: the port '
+                f'{port!r} is not a number; write host:port,host:port')
+        found.append((name.strip('[]') or 'localhost',
+                      int(port) if port else _PORTS[scheme]))
+    return found
 
 
 def has_tls(backend_url: str) -> bool:
