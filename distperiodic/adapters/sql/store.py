@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims in a database: SQLite, PostgreSQL, MySQL or MariaDB.
+"""Claims in a database that one of the dialects supports.
 
 Each transition of claims from one state to another is one UPDATE.
 :mod:`distperiodic.core.claim` defines the allowed transitions. The UPDATE

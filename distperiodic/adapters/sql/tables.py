@@ -7,8 +7,6 @@ On PostgreSQL such a change is a HOT update, which costs half as much as a
 normal update.
 """
 
-from typing import Any
-
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import host_clock
@@ -20,6 +18,7 @@ from distperiodic.adapters.sql.column_types import Serial
 from distperiodic.adapters.sql.column_types import SkippedByColumn
 from distperiodic.adapters.sql.column_types import StateColumn
 from distperiodic.adapters.sql.column_types import StatusColumn
+from distperiodic.adapters.sql.dialects.registry import options_of_tables
 from distperiodic.core.attributes import Attributes
 from distperiodic.core.outcomes import COLUMNS
 from distperiodic.core.task_pool import LONGEST_KEY
@@ -47,15 +46,9 @@ LONGEST_MEMBER = 200
 #: Maximum length of the text of a histogram, in characters.
 LONGEST_HISTOGRAM = 800
 
-_OF_TABLES: dict[str, Any] = {
-    'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4',
-    'mysql_row_format': 'DYNAMIC',
-}
-# Leave room in each page for the next version of a row that changes in place.
-_CHANGING: dict[str, Any] = {'postgresql_with': {'fillfactor': 70}}
-# One transaction may change all rows of a page, and the old versions stay in
-# the page until the commit. So leave room for two versions of each row.
-_TOGETHER: dict[str, Any] = {'postgresql_with': {'fillfactor': 45}}
+_OF_TABLES = options_of_tables('table_options')
+_CHANGING = options_of_tables('changing_options')
+_TOGETHER = options_of_tables('together_options')
 
 #: Kinds of jobs: periodic jobs, and the commands that the steps of tasks run.
 KIND = 'job'

@@ -2,11 +2,10 @@
 """Create all tables.
 
 This file repeats the columns of tables.py: tables.py changes over time, but a
-migration must not change. For the same reason, the types that differ between
-databases must not change once a release has created columns with them.
+migration must not change. For the same reason, the types and options that
+differ between databases must not change once a release has created tables with
+them.
 """
-
-from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
@@ -16,15 +15,14 @@ from distperiodic.adapters.sql.column_types import LeaseName
 from distperiodic.adapters.sql.column_types import LongText
 from distperiodic.adapters.sql.column_types import Serial
 from distperiodic.adapters.sql.dialects.registry import dialect_of
+from distperiodic.adapters.sql.dialects.registry import options_of_tables
 
 revision = '0001'
 down_revision = None
 
-_OF_TABLES: dict[str, Any] = {
-    'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4',
-    'mysql_row_format': 'DYNAMIC'}
-_CHANGING: dict[str, Any] = {'postgresql_with': {'fillfactor': 70}}
-_TOGETHER: dict[str, Any] = {'postgresql_with': {'fillfactor': 45}}
+_OF_TABLES = options_of_tables('table_options')
+_CHANGING = options_of_tables('changing_options')
+_TOGETHER = options_of_tables('together_options')
 
 
 def upgrade() -> None:

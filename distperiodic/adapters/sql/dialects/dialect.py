@@ -156,6 +156,15 @@ class Dialect:
     #: the database has only one engine.
     storage_engine: ClassVar[str] = ''
 
+    # Tables: options of SQLAlchemy, whose names begin with that of a database.
+
+    table_options: ClassVar[Mapping[str, Any]] = {}
+    #: Further options of a table with rows that change in place.
+    changing_options: ClassVar[Mapping[str, Any]] = {}
+    #: Further options of a table with rows of which one transaction may change
+    #: all that are in the same page.
+    together_options: ClassVar[Mapping[str, Any]] = {}
+
     # Types of columns. None means the type that all databases have.
 
     lease_name: ClassVar[TypeEngine[str] | None] = None

@@ -90,6 +90,9 @@ class MySQL(Dialect):
     passes_locked = False
     commits_ddl = True
     storage_engine = 'InnoDB'
+    table_options = {
+        'mysql_engine': storage_engine, 'mysql_charset': 'utf8mb4',
+        'mysql_row_format': 'DYNAMIC'}
     lease_name = mysql.VARCHAR(100, charset='ascii', collation='ascii_bin')
     # TEXT is limited to 64 KiB.
     long_text = mysql.MEDIUMTEXT()

@@ -84,6 +84,12 @@ class PostgreSQL(Dialect):
     stale = frozenset(['0A000', '26000'])
     writes_in_with = True
     merge_returns = True
+    # Leave room in each page for the next version of a row that changes in
+    # place.
+    changing_options = {'postgresql_with': {'fillfactor': 70}}
+    # The old versions of rows stay in the page until the commit. So leave room
+    # for two versions of each row.
+    together_options = {'postgresql_with': {'fillfactor': 45}}
     _NOW = ('CAST(extract(epoch FROM clock_timestamp()) * 1000000 '
             'AS BIGINT)')
     insert = staticmethod(postgresql.insert)
