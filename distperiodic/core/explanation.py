@@ -4,6 +4,8 @@
 import dataclasses
 from collections.abc import Mapping
 
+from distperiodic.core.attributes import PLAIN
+from distperiodic.core.attributes import Attributes
 from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import SUCCEEDED
 from distperiodic.core.claim import SkippedBy
@@ -42,11 +44,13 @@ class ClaimStanding:
     #: Instant from which the schedule of the object applies. None means that
     #: the object is not listed.
     since: Instant | None = None
+    attributes: Attributes = PLAIN
 
     def row(self, key: str, position: int) -> Row:
         """Return the row of the object *key* at *position*."""
         return Row(key, position, self.settled,
-                   ALWAYS if self.since is None else self.since)
+                   ALWAYS if self.since is None else self.since,
+                   self.attributes)
 
     @property
     def open(self) -> bool:

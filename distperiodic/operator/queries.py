@@ -168,7 +168,8 @@ def object_of(store: GroupReader, job: str, key: str) -> Object:
         return Object(
             now, known, ClaimStanding(
                 row.tick, row.settled, row.skipped_by, row.state,
-                row.holder or '', row.until, row.since),
+                row.holder or '', row.until, row.since,
+                Attributes(row.rule)),
             row.fence, row.attempt, row.worker or '', row.previous,
             row.served, row.skip_reason or '',
             _failures_of(connection, row.job, key, _FAILED), row.waiting)

@@ -3,6 +3,7 @@
 from a real store.
 """
 
+import datetime
 import json
 import re
 
@@ -12,12 +13,14 @@ import sqlalchemy as sa
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import tables
 from distperiodic.core import reason
+from distperiodic.core.attributes import Attributes
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import SkipRequest
+from distperiodic.ports import Listed
 from tests import claiming
 from tests.functional.places import SECOND
 
@@ -104,6 +107,18 @@ def scene(place_of_sqlite):
 @pytest.fixture
 def scene_anywhere(place):
     return Scene(place)
+
+
+def test_an_object_is_due_next_by_its_own_schedule(scene):
+    now = scene.store.now()
+    scene.store.adopt({'poll': 'every 3600000000000'})
+    scene.store.sync('poll', [Listed(
+        'a', Attributes('every 60000000'), now - 1)], [], at=now)
+
+    following = scene.explain(tasks=False)['next_tick']
+
+    assert now / SECOND < datetime.datetime.fromisoformat(
+        following).timestamp() < now / SECOND + 300
 
 
 def test_it_ran(scene_anywhere):
