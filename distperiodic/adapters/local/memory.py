@@ -262,14 +262,13 @@ class MemoryClaimStore:
                     others[decision].append(key)
                 continue
             started = row.started
-            rows[key] = lease_row.rows[key] = ClaimRow(
-                tick, fence, lease_row, attempt, row.since, row.attributes,
-                row.ended, waiting, started, losses)
             # This is equivalent to Claim(), but faster.
-            won.append(new_tuple(Claim, (
+            claim = new_tuple(Claim, (
                 key, fence, attempt, tick,
                 waiting - UNSTARTED_FIRST if started is None else started,
-                waiting, losses)))
+                waiting, losses))
+            won.append(claim)
+            rows[key] = lease_row.rows[key] = ClaimRow(claim, lease_row, row)
         if lease_row.rows:
             self._leases[lease.id] = lease_row
         if len(won) > known:

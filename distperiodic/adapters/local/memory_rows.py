@@ -12,6 +12,7 @@ from distperiodic.core import due
 from distperiodic.core.attributes import Attributes
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import FENCES
+from distperiodic.core.claim import Claim
 from distperiodic.core.claim import State
 from distperiodic.core.claim import first_fence
 from distperiodic.core.ring import positions_of
@@ -62,26 +63,26 @@ class EndedClaim(NamedTuple):
 
 
 class ClaimRow:
+    """A claim that has not ended, and its object.
+
+    :param before: The row of the object that this row replaces.
+    """
+
     __slots__ = ('attempt', 'attributes', 'ended', 'fence', 'lease', 'losses',
                  'progress', 'settled', 'since', 'started', 'state', 'tick',
                  'waiting')
 
-    def __init__(self, tick: int, fence: int, lease: LeaseRow, attempt: int,
-                 since: int | None, attributes: Attributes,
-                 ended: int | None, waiting: int, started: int | None,
-                 losses: int = 0, state: State = State.CLAIMED):
+    def __init__(self, claim: Claim, lease: LeaseRow,
+                 before: 'ClaimRow | EndedClaim'):
+        _, self.fence, self.attempt, tick, _, self.waiting, self.losses = claim
         self.tick = self.settled = tick
-        self.state = state
-        self.fence = fence
-        self.attempt = attempt
+        self.state = State.CLAIMED
         self.lease = lease
         self.progress: str | None = None
-        self.since = since
-        self.attributes = attributes
-        self.ended = ended
-        self.waiting = waiting
-        self.started = started
-        self.losses = losses
+        self.since: int | None = before.since
+        self.attributes: Attributes = before.attributes
+        self.ended: int | None = before.ended
+        self.started: int | None = before.started
 
 
 class JobRows(dict[str, 'ClaimRow | EndedClaim']):
