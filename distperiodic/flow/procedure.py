@@ -161,7 +161,7 @@ def start(procedure: Procedure[object]) -> None:
     If a call fails and the procedure does not handle :class:`CallFailed`, the
     procedure ends.
     """
-    _Run(procedure).resume(functools.partial(next, procedure))
+    _Run(procedure).resume(next, procedure)
 
 
 class _Run:
@@ -175,8 +175,10 @@ class _Run:
         #: Continues the procedure. None means that it waits for an answer.
         self._advance: Callable[[], StoreCall] | None = None
 
-    def resume(self, advance: Callable[[], StoreCall]) -> None:
-        self._advance = advance
+    def resume(self, advance: Callable[..., StoreCall], *answer: Any) -> None:
+        """Continue the procedure with *advance*, to which *answer* is passed.
+        """
+        self._advance = functools.partial(advance, *answer)
         if self._running:
             # The queue has answered within submit(), as a store in memory
             # does. The loop below continues the procedure, because a recursion
@@ -190,12 +192,9 @@ class _Run:
                     queue, work = advance()
                 except (StopIteration, CallFailed):
                     return
-                queue.submit(work, self._answered, self._failed)
+                queue.submit(
+                    work, functools.partial(self.resume, self._procedure.send),
+                    functools.partial(
+                        self.resume, self._procedure.throw, CallFailed))
         finally:
             self._running = False
-
-    def _answered(self, answer: Any) -> None:
-        self.resume(functools.partial(self._procedure.send, answer))
-
-    def _failed(self) -> None:
-        self.resume(functools.partial(self._procedure.throw, CallFailed()))

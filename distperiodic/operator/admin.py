@@ -18,9 +18,8 @@ from distperiodic.adapters.sql import claiming
 from distperiodic.adapters.sql import history as sql_history
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.pruning import prune_steps
-from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.transaction import Transaction
-from distperiodic.adapters.sql.transaction import run_once
+from distperiodic.adapters.sql.transaction import Transactions
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import Claim
@@ -107,9 +106,8 @@ def _requeue(store: GroupStore, number: int, tick: int,
             tx.make(NewLease(name, '', 0.0), State.CLAIMED, number, tick,
                     list(back))
         return len(back)
-    return run_once(
-        store.database, store.dialect.once(Statements), work,
-        lambda tx: len(tx.standing(number, keys, name)))
+    return Transactions(store.database).write_once(
+        work, lambda tx: len(tx.standing(number, keys, name)))
 
 
 def pause(store: GroupStore, job: str, *, by: str, why: str) -> None:
@@ -196,8 +194,7 @@ def _trigger(store: GroupStore, job: str, number: int, tick: int,
             tick, len(tx.standing(number, keys, name)),
             sum(row.tick < tick and row.state in OPEN for row in others),
             sum(row.tick >= tick for row in others))
-    return run_once(
-        store.database, store.dialect.once(Statements), work, again)
+    return Transactions(store.database).write_once(work, again)
 
 
 def _chunks(store: GroupStore, which: list[sa.ColumnElement[bool]],

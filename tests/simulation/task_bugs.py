@@ -124,9 +124,7 @@ class StaleFence(_TaskBug):
             def advance(self, ended, **options):
                 answer = super().advance(ended, **options)
 
-                def move(connection):
-                    tx = Transaction(
-                        connection, self._database.dialect, self._sql)
+                def move(tx):
                     moves = self._moves(tx, self._now(tx))
                     tasks = task_rows.locked(
                         tx, sorted(ended.done.keys() - answer.done))
@@ -137,7 +135,7 @@ class StaleFence(_TaskBug):
                                 workflow.CommandOutcome.DONE, False),
                                 after=ended.lease.tick)
                     moves.write()
-                self._database.write(move)
+                self._transactions.write(move)
                 return answer
         return super().steps(Steps)
 

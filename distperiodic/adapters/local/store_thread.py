@@ -13,6 +13,7 @@ wait in this queue. They have a thread and a connection of their own::
                     +-- in order -> thread --> connection --+
 """
 
+import functools
 import logging
 import math
 import queue
@@ -281,7 +282,7 @@ class _CallQueue:
             self._deliver(call.failed)
         else:
             if not self._stopping.is_set():
-                self._deliver(lambda: call.then(answer))
+                self._deliver(functools.partial(call.then, answer))
 
     def _until_it_works(self, call: Callable[[Any], Any], store: Any,
                         awaited: tuple[type[Exception], ...]) -> Any:

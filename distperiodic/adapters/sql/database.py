@@ -56,6 +56,16 @@ def _of_others(record: logging.LogRecord) -> bool:
     return not getattr(_here, 'used', False)
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep oslo.db from logging errors; see :func:`_of_others`."""
+    _here.used = True
+    try:
+        yield
+    finally:
+        _here.used = False
+
+
 class Database:
     """One database connection, and its transactions.
 
@@ -161,18 +171,10 @@ class Database:
         return found
 
     def _run(self, work: Callable[[sa.Connection], T], read_only: bool) -> T:
-        _here.used = True
-        try:
-            return self._try_to_run(work, read_only)
-        finally:
-            _here.used = False
-
-    def _try_to_run(self, work: Callable[[sa.Connection], T],
-                    read_only: bool) -> T:
         begun = self._monotonic()
         for attempt in itertools.count(1):
             try:
-                with self._watchdog or contextlib.nullcontext():
+                with _quiet(), self._watchdog or contextlib.nullcontext():
                     connection = self._connected()
                     connection.info[READ_ONLY] = read_only
                     with connection.begin():

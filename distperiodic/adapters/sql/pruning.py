@@ -14,7 +14,6 @@ from distperiodic.adapters.sql import history as sql_history
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.statements import CLOSED
-from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Move
@@ -165,7 +164,7 @@ def _prune_some_claims(connection: sa.Connection, *, group: _Group,
         sa.select(_claim.c.object).where(*old)
         .order_by(_claim.c.object).limit(1).offset(_AT_A_TIME - 1))
     some = old if last is None else [*old, _claim.c.object <= last]
-    tx = Transaction(connection, group.dialect, group.dialect.once(Statements))
+    tx = Transaction(connection, group.dialect)
     # Count open claims as ended. Otherwise the history would show them as
     # open forever.
     for tick, state, still_open in connection.execute(

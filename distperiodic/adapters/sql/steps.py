@@ -33,11 +33,10 @@ from distperiodic.adapters.sql import task_rows
 from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.jobs import Numbers
 from distperiodic.adapters.sql.partitions import SqlPartitions
-from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.step_statements import grant
 from distperiodic.adapters.sql.transaction import Transaction
+from distperiodic.adapters.sql.transaction import Transactions
 from distperiodic.adapters.sql.transaction import in_order
-from distperiodic.adapters.sql.transaction import run_once
 from distperiodic.core import task_values
 from distperiodic.core import workflow
 from distperiodic.core.claim import Claim
@@ -102,12 +101,12 @@ class _Lease(NamedTuple):
 class SqlSteps:
     """Steps in a database; see :class:`distperiodic.ports.StepStore`."""
 
-    def __init__(self, database: Database, sql: Statements, numbers: Numbers,
-                 namespace: str, partitions: SqlPartitions,
+    def __init__(self, database: Database, numbers: Numbers, namespace: str,
+                 partitions: SqlPartitions,
                  report: Callable[[TaskMoved | QueueHalted], None]):
         self._database = database
+        self._transactions = Transactions(database)
         self._partitions = partitions
-        self._sql = sql
         self._numbers = numbers
         self._namespace = namespace
         self._report = report
@@ -156,7 +155,7 @@ class SqlSteps:
             if not rows:
                 return self._taken_before(tx, numbers, into)
             return self._take(tx, numbers, rows, into)
-        return run_once(self._database, self._sql, work, lambda tx: (
+        return self._transactions.write_once(work, lambda tx: (
             self._taken_before(tx, numbers, into)))
 
     @staticmethod
@@ -289,7 +288,7 @@ class SqlSteps:
                 tx.dialect.among(_ready.c.task)).values(delayed=0),
                 {'keys': tx.dialect.keys(delayed)})
         if delayed:
-            self._run(work)
+            self._transactions.write(work)
         if queues:
             self._choose_heads(queues)
         return max(len(delayed), len(queues)) == _AT_A_TIME
@@ -301,7 +300,7 @@ class SqlSteps:
             for name in sorted(queues):
                 moves.choose_head(name)
             moves.write()
-        self._run(work)
+        self._transactions.write(work)
 
     # -- claimed ─► running
 
@@ -371,7 +370,7 @@ class SqlSteps:
             return self._ended_before(
                 tx, number, ended, {one.object for one in waiting}, proceed,
                 numbers)
-        advanced = run_once(self._database, self._sql, work, again)
+        advanced = self._transactions.write_once(work, again)
         self.report_ended()
         return advanced
 
@@ -647,10 +646,6 @@ class SqlSteps:
 
     def _moves(self, tx: Transaction, now: int) -> task_rows.Moves:
         return task_rows.Moves(tx, self._numbers, self._namespace, now)
-
-    def _run(self, work: Callable[[Transaction], Any]) -> Any:
-        return self._database.write(lambda connection: work(Transaction(
-            connection, self._database.dialect, self._sql)))
 
 
 # Maximum number of delayed steps, and of queues, that one call handles.

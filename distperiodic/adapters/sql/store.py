@@ -54,8 +54,8 @@ from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.steps import SqlSteps
 from distperiodic.adapters.sql.steps import placed
 from distperiodic.adapters.sql.transaction import Transaction
+from distperiodic.adapters.sql.transaction import Transactions
 from distperiodic.adapters.sql.transaction import in_order
-from distperiodic.adapters.sql.transaction import run_once
 from distperiodic.core import due
 from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import MOVES
@@ -115,11 +115,13 @@ class SqlClaimStore:
         self._numbers = sql_jobs.Numbers(
             self.database, namespace, SystemClock().monotonic)
         self._sql: Statements = self._dialect.once(Statements)
+        transactions = Transactions(self.database)
+        self._read, self._run = transactions.read, transactions.write
+        self._once = transactions.write_once
         self._partitions = SqlPartitions(self.database, namespace)
         self._members = SqlMembers(self.database)
         self._steps = SqlSteps(
-            self.database, self._sql, self._numbers, namespace,
-            self._partitions, report)
+            self.database, self._numbers, namespace, self._partitions, report)
         self._overdue: Mapping[bool, takeover.TakeoverStatements] = (
             self._dialect.once(takeover.statements))
 
@@ -523,22 +525,6 @@ class SqlClaimStore:
         return {numbers[number]: int(count) for number, count in self._run(
             lambda tx: tx.connection.execute(
                 self._sql.running, {'of_jobs': list(numbers)}).all())}
-
-    # Helpers.
-
-    def _run(self, work: Callable[[Transaction], T]) -> T:
-        """Run *work* in a transaction."""
-        return self.database.write(lambda connection: work(Transaction(
-            connection, self._dialect, self._sql)))
-
-    def _once(self, work: Callable[[Transaction], T],
-              again: Callable[[Transaction], T]) -> T:
-        return run_once(self.database, self._sql, work, again)
-
-    def _read(self, work: Callable[[Transaction], T]) -> T:
-        """Run *work*, which only reads, in a transaction."""
-        return self.database.read(lambda connection: work(Transaction(
-            connection, self._dialect, self._sql)))
 
     def _number(self, job: str) -> int:
         """Return the number by which rows refer to *job*."""

@@ -2,7 +2,6 @@
 """The tasks and ordered queues of one group, for the clients of tasks."""
 
 import itertools
-from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 from typing import TypeVar
@@ -20,9 +19,9 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_reader
 from distperiodic.adapters.sql import task_rows
 from distperiodic.adapters.sql.jobs import Numbers
-from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.task_insertion import TaskInsertion
 from distperiodic.adapters.sql.transaction import Transaction
+from distperiodic.adapters.sql.transaction import Transactions
 from distperiodic.core import workflow
 from distperiodic.core.claim import State
 from distperiodic.core.job import COMMAND_PREFIX
@@ -46,7 +45,7 @@ class SqlTaskStore:
     def __init__(self, connection_url: str, *, namespace: str):
         self._database = schema.connect(connection_url)
         self._dialect = self._database.dialect
-        self._sql: Statements = self._dialect.once(Statements)
+        self._run = Transactions(self._database).write
         self._namespace = namespace
         self._numbers = Numbers(
             self._database, namespace, SystemClock().monotonic)
@@ -100,7 +99,7 @@ class SqlTaskStore:
         connection = session.connection() if is_session else session
         try:
             if bind.dialect.name == self._dialect.name:
-                tx = Transaction(connection, self._dialect, self._sql)
+                tx = Transaction(connection, self._dialect)
                 queues = {task.queue for task in tasks
                           if task.queue is not None}
                 if queues:
@@ -271,10 +270,6 @@ class SqlTaskStore:
         if found is None or found.row.space != self._namespace:
             raise task_reader.unknown(self._namespace, task)
         return found
-
-    def _run(self, work: Callable[[Transaction], T]) -> T:
-        return self._database.write(lambda connection: work(Transaction(
-            connection, self._dialect, self._sql)))
 
 
 def _past(status: Status) -> str:

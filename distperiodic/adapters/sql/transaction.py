@@ -45,11 +45,10 @@ class Transaction:
     A claim is identified by the number of its job and by its object, the key.
     """
 
-    def __init__(self, connection: sa.Connection, dialect: Dialect,
-                 sql: Statements):
+    def __init__(self, connection: sa.Connection, dialect: Dialect):
         self.connection = connection
         self.dialect = dialect
-        self.sql = sql
+        self.sql: Statements = dialect.once(Statements)
 
     # Claims.
 
@@ -268,21 +267,39 @@ def _row_of(lease: NewLease, state: State, number: int, tick: int,
         'new_objects': json.dumps(objects)} | lease_terms.term(lease.seconds)
 
 
-def run_once(database: Database, sql: Statements,
-             work: Callable[[Transaction], T],
-             again: Callable[[Transaction], T]) -> T:
-    """Run *work* in a transaction, and return the result.
+class Transactions:
+    """Transactions over one database connection.
 
-    If an earlier call has already done the work, run *again* instead, which
-    reads the result of the earlier call.
+    See :class:`~distperiodic.adapters.sql.database.Database` for the errors.
     """
-    def run(step: Callable[[Transaction], T]) -> T:
-        return database.write(lambda connection: step(Transaction(
-            connection, database.dialect, sql)))
-    try:
-        return run(work)
-    except db_exception.DBDuplicateEntry:
-        return run(again)
+
+    def __init__(self, database: Database):
+        self._database = database
+
+    def read(self, work: Callable[[Transaction], T]) -> T:
+        """Run *work*, which only reads, and return its result."""
+        return self._database.read(self._over_connection(work))
+
+    def write(self, work: Callable[[Transaction], T]) -> T:
+        """Run *work* in a transaction, commit it and return the result."""
+        return self._database.write(self._over_connection(work))
+
+    def write_once(self, work: Callable[[Transaction], T],
+                   again: Callable[[Transaction], T]) -> T:
+        """Run *work* in a transaction, and return the result.
+
+        If an earlier call has already done the work, run *again* instead,
+        which reads the result of the earlier call.
+        """
+        try:
+            return self._database.write(self._over_connection(work))
+        except db_exception.DBDuplicateEntry:
+            return self._database.write(self._over_connection(again))
+
+    def _over_connection(self, work: Callable[[Transaction], T]
+                         ) -> Callable[[sa.Connection], T]:
+        dialect = self._database.dialect
+        return lambda connection: work(Transaction(connection, dialect))
 
 
 def in_order(keys: Sequence[str], found: dict[str, Claim]) -> list[Claim]:
