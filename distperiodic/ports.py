@@ -40,6 +40,7 @@ from distperiodic.core.pruning import Ages
 from distperiodic.core.pruning import PruneStep
 from distperiodic.core.ring import Arc
 from distperiodic.core.standby import Active
+from distperiodic.core.standby import PartitionWorker
 from distperiodic.core.standby import Role
 from distperiodic.core.standby import Standing
 from distperiodic.core.task import Queue
@@ -270,7 +271,7 @@ class PartitionStore(Protocol):
         :class:`ClaimStore`.
     """
 
-    def beat(self, partition: str, worker: str, role: Role, *,
+    def beat(self, worker: PartitionWorker, role: Role, *,
              seconds: float) -> Standing:
         """Record a heartbeat of *worker*.
 
@@ -280,8 +281,8 @@ class PartitionStore(Protocol):
         :returns: The row of the partition after the call.
         """
 
-    def acquire(self, partition: str, worker: str, *, fence: int,
-                seconds: float, members: Collection[str] | None) -> Standing:
+    def acquire(self, worker: PartitionWorker, *, fence: int, seconds: float,
+                members: Collection[str] | None) -> Standing:
         """Make *worker* active, unless another worker is active.
 
         *worker* does not become active in these cases:
@@ -302,7 +303,7 @@ class PartitionStore(Protocol):
             names the processes that may share the partition.
         """
 
-    def share(self, partition: str, worker: str, *, seconds: float,
+    def share(self, worker: PartitionWorker, *, seconds: float,
               starting: bool) -> Collection[str]:
         """Record that *worker* runs jobs without ``mode = standby``.
 
@@ -321,8 +322,7 @@ class PartitionStore(Protocol):
             call succeeded, and that *worker* may run jobs.
         """
 
-    def release(self, partition: str, worker: str, *,
-                fence: int) -> Standing:
+    def release(self, worker: PartitionWorker, *, fence: int) -> Standing:
         """Release the partition if *worker* is active with this *fence*.
 
         The partition then has no active worker. The call changes nothing if
@@ -332,7 +332,7 @@ class PartitionStore(Protocol):
         :returns: The row of the partition after the call.
         """
 
-    def depart(self, partition: str, worker: str) -> None:
+    def depart(self, worker: PartitionWorker) -> None:
         """Record that *worker* has ended.
 
         If *worker* is active, the partition is released. From then on *worker*

@@ -50,6 +50,14 @@ class Role(enum.StrEnum):
     GONE = 'gone'
 
 
+class PartitionWorker(NamedTuple):
+    """A worker of a partition."""
+
+    partition: str
+    #: Name of the process; see :attr:`distperiodic.core.member.Member.process`
+    worker: str
+
+
 class Active(NamedTuple):
     """The active worker of a partition.
 
@@ -58,7 +66,7 @@ class Active(NamedTuple):
     """
 
     partition: str
-    #: Name of the process; see :attr:`distperiodic.core.member.Member.process`
+    #: As in :class:`PartitionWorker`.
     worker: str
     fence: int
 

@@ -13,6 +13,7 @@ from distperiodic import opts
 from distperiodic.adapters.coordination.membership import ToozMembership
 from distperiodic.adapters.local.store_thread import StoreThread
 from distperiodic.core.member import identity_of
+from distperiodic.core.standby import PartitionWorker
 from distperiodic.core.standby import Role
 from distperiodic.flow.worker.sharing import Sharing
 from distperiodic.flow.worker.standby import RoleCallbacks
@@ -84,8 +85,8 @@ class PartitionRole:
         with contextlib.closing(SqlClaimStore(
                 settings.connection, namespace=settings.group)) as store:
             others = store.partitions.share(
-                self._topic, me.process, seconds=settings.session_timeout,
-                starting=True)
+                PartitionWorker(self._topic, me.process),
+                seconds=settings.session_timeout, starting=True)
         if others:
             # Otherwise this worker and an active worker could both run jobs.
             raise exceptions.ConfigError(

@@ -21,6 +21,7 @@ from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim_request import NewLease
 from distperiodic.core.standby import Active
+from distperiodic.core.standby import PartitionWorker
 from distperiodic.core.standby import Role
 from distperiodic.operator import partitions
 from distperiodic.operator.group_reader import GroupStore
@@ -53,13 +54,15 @@ class World:
                 members=()):
         if fence is None:
             fence = self.partitions.beat(
-                partition, worker, Role.STANDBY, seconds=LONG).fence
+                PartitionWorker(partition, worker), Role.STANDBY,
+                seconds=LONG).fence
         return self.partitions.acquire(
-            partition, worker, fence=fence, seconds=seconds, members=members)
+            PartitionWorker(partition, worker), fence=fence, seconds=seconds,
+            members=members)
 
     def share(self, worker, seconds=LONG, starting=True):
         return self.partitions.share(
-            'p', worker, seconds=seconds, starting=starting)
+            PartitionWorker('p', worker), seconds=seconds, starting=starting)
 
     def change(self, **values):
         self.store.database.write(lambda connection: connection.execute(
@@ -107,7 +110,8 @@ def world(database_url):
 
 
 def test_a_new_partition_has_no_active_worker(world):
-    found = world.partitions.beat('p', A, Role.STARTING, seconds=LONG)
+    found = world.partitions.beat(
+        PartitionWorker('p', A), Role.STARTING, seconds=LONG)
 
     assert found[:2] == ('', 0)
     assert found.left <= 0
@@ -146,21 +150,23 @@ def test_a_worker_that_has_read_an_older_fence_takes_nothing_over(world):
 
 def test_a_heartbeat_of_the_active_worker_renews_its_lease(world):
     world.acquire(A, seconds=OVER)
-    world.partitions.beat('p', A, Role.ACTIVE, seconds=LONG)
+    world.partitions.beat(PartitionWorker('p', A), Role.ACTIVE, seconds=LONG)
 
     assert world.acquire(B, fence=1)[:2] == (A, 1)
 
 
 def test_a_heartbeat_of_another_worker_renews_nothing(world):
     world.acquire(A, seconds=OVER)
-    found = world.partitions.beat('p', B, Role.STANDBY, seconds=LONG)
+    found = world.partitions.beat(
+        PartitionWorker('p', B), Role.STANDBY, seconds=LONG)
 
     assert found.left < 0
 
 
 def test_a_released_partition_is_free_at_once(world):
     world.acquire(A)
-    assert world.partitions.release('p', A, fence=1)[:2] == ('', 1)
+    assert world.partitions.release(
+        PartitionWorker('p', A), fence=1)[:2] == ('', 1)
 
     assert world.acquire(B)[:2] == (B, 2)
 
@@ -168,37 +174,39 @@ def test_a_released_partition_is_free_at_once(world):
 def test_only_the_active_worker_releases(world):
     world.acquire(A)
 
-    assert world.partitions.release('p', B, fence=1)[:2] == (A, 1)
+    assert world.partitions.release(
+        PartitionWorker('p', B), fence=1)[:2] == (A, 1)
 
 
 def test_a_repeated_request_has_the_same_answer(world):
     world.acquire(A)
     assert world.acquire(A, fence=0)[:2] == (A, 1)
-    world.partitions.release('p', A, fence=1)
-    assert world.partitions.release('p', A, fence=1)[:2] == ('', 1)
+    world.partitions.release(PartitionWorker('p', A), fence=1)
+    assert world.partitions.release(
+        PartitionWorker('p', A), fence=1)[:2] == ('', 1)
 
 
 def test_a_take_over_fulfils_the_choice_of_an_operator(world):
     world.acquire(A, seconds=OVER)
     world.change(promoted='h:1', promoted_by='op')
     assert world.partitions.beat(
-        'p', B, Role.STANDBY, seconds=LONG).promoted == 'h:1'
+        PartitionWorker('p', B), Role.STANDBY, seconds=LONG).promoted == 'h:1'
 
     assert world.acquire(B).promoted == ''
 
 
 def test_each_heartbeat_is_recorded_with_its_role(world):
     world.acquire(A)
-    world.partitions.beat('p', B, Role.STANDBY, seconds=LONG)
+    world.partitions.beat(PartitionWorker('p', B), Role.STANDBY, seconds=LONG)
 
     seen = world.seen()
     assert {worker: role for worker, (role, _) in seen.items()} == {
         A: Role.ACTIVE, B: Role.STANDBY}
     assert all(-1 < age < 60 for _, age in seen.values())
-    world.partitions.depart('p', A)
+    world.partitions.depart(PartitionWorker('p', A))
     assert world.seen()[A][0] is Role.GONE
     assert world.partitions.beat(
-        'p', B, Role.STANDBY, seconds=LONG)[:2] == ('', 1)
+        PartitionWorker('p', B), Role.STANDBY, seconds=LONG)[:2] == ('', 1)
 
 
 def test_partitions_of_one_group_and_of_two_are_apart(world):
@@ -250,7 +258,8 @@ def test_one_of_many_that_ask_at_once_becomes_active(world):
     def ask(number):
         ready.wait()
         return stores[number].partitions.acquire(
-            'p', f'w:{number}~0', fence=1, seconds=LONG, members=())
+            PartitionWorker('p', f'w:{number}~0'), fence=1, seconds=LONG,
+            members=())
     with concurrent.futures.ThreadPoolExecutor(len(stores)) as threads:
         found = list(threads.map(ask, range(len(stores))))
 
@@ -267,7 +276,8 @@ def test_a_take_over_waits_for_a_transaction_that_starts_runs(world):
         held.wait(60)
         return waiting.wait_until(
             lambda: other.partitions.acquire(
-                'p', B, fence=1, seconds=LONG, members=()).worker == B, 30)
+                PartitionWorker('p', B), fence=1, seconds=LONG,
+                members=()).worker == B, 30)
 
     def hold(connection):
         if not world.partitions.hold(connection, Active('p', A, 1)):
@@ -283,7 +293,8 @@ def test_a_take_over_waits_for_a_transaction_that_starts_runs(world):
         On a busy machine, the lease may expire before the partition is held.
         Then return None.
         """
-        world.partitions.beat('p', A, Role.ACTIVE, seconds=0.3)
+        world.partitions.beat(
+            PartitionWorker('p', A), Role.ACTIVE, seconds=0.3)
         return world.store.database.write(hold)
     with concurrent.futures.ThreadPoolExecutor(1) as threads:
         taken = threads.submit(take)
@@ -299,24 +310,27 @@ def test_a_choice_expires_when_its_member_cannot_become_active(
     world.acquire(A)
     if chosen != 'unknown':
         world.partitions.beat(
-            'p', B, Role.STOPPING if chosen == 'stopping' else Role.STANDBY,
+            PartitionWorker('p', B),
+            Role.STOPPING if chosen == 'stopping' else Role.STANDBY,
             seconds=LONG)
     world.change(promoted='h:1', promoted_by='op')
 
     standing = world.partitions.beat(
-        'p', A, Role.ACTIVE, seconds=OVER if chosen == 'silent' else LONG)
+        PartitionWorker('p', A), Role.ACTIVE,
+        seconds=OVER if chosen == 'silent' else LONG)
     assert standing.promoted == ''
     assert world.partitions.beat(
-        'p', B, Role.STANDBY, seconds=LONG).promoted == ''
+        PartitionWorker('p', B), Role.STANDBY, seconds=LONG).promoted == ''
 
 
 def test_a_late_release_does_not_end_a_later_tenure(world):
     """The request was delayed until the worker had become active again."""
     world.acquire(A)
-    world.partitions.release('p', A, fence=1)
+    world.partitions.release(PartitionWorker('p', A), fence=1)
     world.acquire(A)
 
-    assert world.partitions.release('p', A, fence=1)[:2] == (A, 2)
+    assert world.partitions.release(
+        PartitionWorker('p', A), fence=1)[:2] == (A, 2)
 
 
 def test_no_worker_becomes_active_while_another_shares_the_partition(world):
@@ -326,8 +340,8 @@ def test_no_worker_becomes_active_while_another_shares_the_partition(world):
     found = world.acquire(C)
     assert (found.worker, found.fence, found.shared) == ('', 0, (A, B))
     assert world.seen()[C][0] is Role.STANDBY
-    world.partitions.depart('p', A)
-    world.partitions.depart('p', B)
+    world.partitions.depart(PartitionWorker('p', A))
+    world.partitions.depart(PartitionWorker('p', B))
     assert world.acquire(C)[:2] == (C, 1)
 
 
@@ -341,7 +355,7 @@ def test_no_worker_shares_a_partition_that_has_an_active_worker(world):
 
 def test_a_worker_that_shares_does_not_start_beside_one_that_stands_by(
         world):
-    world.partitions.beat('p', A, Role.STANDBY, seconds=LONG)
+    world.partitions.beat(PartitionWorker('p', A), Role.STANDBY, seconds=LONG)
 
     assert world.share(B) == {A}
     assert world.share(B, starting=False) == set(), 'it was there before'
@@ -359,18 +373,19 @@ def test_a_worker_that_shares_and_starts_voids_an_expired_lease(world):
     world.acquire(A, seconds=OVER)
     assert world.share(B, seconds=OVER) == set()
 
-    found = world.partitions.beat('p', A, Role.ACTIVE, seconds=LONG)
+    found = world.partitions.beat(
+        PartitionWorker('p', A), Role.ACTIVE, seconds=LONG)
     assert found[:2] == ('', 2)
 
 
 def test_a_worker_that_does_not_start_voids_no_lease(world):
     world.acquire(A, seconds=OVER)
-    world.partitions.beat('p', B, Role.STANDBY, seconds=LONG)
+    world.partitions.beat(PartitionWorker('p', B), Role.STANDBY, seconds=LONG)
     assert world.share(C) >= {B}
     assert world.share(C, starting=False) == {A}
 
     assert world.partitions.beat(
-        'p', A, Role.ACTIVE, seconds=LONG)[:2] == (A, 1)
+        PartitionWorker('p', A), Role.ACTIVE, seconds=LONG)[:2] == (A, 1)
 
 
 @pytest.mark.parametrize('known', [True, False])
@@ -383,7 +398,7 @@ def test_a_silent_member_of_the_group_may_share_the_partition(world, known):
     members = [A] if known else None
 
     assert world.acquire(B, seconds=OVER, members=members).shared == (A,)
-    world.partitions.depart('p', A)
+    world.partitions.depart(PartitionWorker('p', A))
     assert world.acquire(B, seconds=OVER, members=members).worker == B
 
 
@@ -395,16 +410,16 @@ def test_a_worker_that_is_gone_prevents_nothing_in_its_group(world, shared):
         world.share(A)
     else:
         world.acquire(A)
-    world.partitions.depart('p', A)
+    world.partitions.depart(PartitionWorker('p', A))
 
     assert world.acquire(B, members=[A]).worker == B
-    world.partitions.depart('p', B)
+    world.partitions.depart(PartitionWorker('p', B))
     assert world.share(C) == set()
 
 
 def test_a_member_that_has_sent_no_heartbeat_may_share_the_partition(world):
-    world.partitions.beat('p', A, Role.STANDBY, seconds=LONG)
-    world.partitions.beat('q', B, Role.STANDBY, seconds=LONG)
+    world.partitions.beat(PartitionWorker('p', A), Role.STANDBY, seconds=LONG)
+    world.partitions.beat(PartitionWorker('q', B), Role.STANDBY, seconds=LONG)
 
     assert world.acquire(C, members=[A, B]).shared == (B,)
     assert world.acquire(C, members=[A])[:2] == (C, 1)
@@ -418,18 +433,19 @@ def test_one_of_a_sharing_and_a_standby_worker_starts_at_once(world):
     def share(number):
         ready.wait()
         return not one.partitions.share(
-            f'p{number}', A, seconds=LONG, starting=True)
+            PartitionWorker(f'p{number}', A), seconds=LONG, starting=True)
 
     def acquire(number):
         ready.wait()
         return other.partitions.acquire(
-            f'p{number}', B, fence=0, seconds=LONG, members=()).worker == B
+            PartitionWorker(f'p{number}', B), fence=0, seconds=LONG,
+            members=()).worker == B
     shared = 0
     with concurrent.futures.ThreadPoolExecutor(2) as threads:
         for number in range(40):
             world.partitions.beat(
-                f'p{number}', C, Role.STANDBY, seconds=LONG)
-            world.partitions.depart(f'p{number}', C)
+                PartitionWorker(f'p{number}', C), Role.STANDBY, seconds=LONG)
+            world.partitions.depart(PartitionWorker(f'p{number}', C))
             found = (threads.submit(share, number),
                      threads.submit(acquire, number))
             won = [future.result(60) for future in found]
@@ -445,22 +461,22 @@ def promote(world, member):
 
 def test_a_worker_that_is_stopping_cannot_be_chosen(world):
     world.acquire(A)
-    world.partitions.beat('p', B, Role.STANDBY, seconds=LONG)
-    world.partitions.beat('p', A, Role.STOPPING, seconds=LONG)
+    world.partitions.beat(PartitionWorker('p', B), Role.STANDBY, seconds=LONG)
+    world.partitions.beat(PartitionWorker('p', A), Role.STOPPING, seconds=LONG)
 
     with pytest.raises(exceptions.ConfigError, match="'h:0'.*is stopping"):
         promote(world, 'h:0')
     promote(world, 'h:1')
     assert world.partitions.beat(
-        'p', A, Role.STOPPING, seconds=LONG).promoted == 'h:1'
+        PartitionWorker('p', A), Role.STOPPING, seconds=LONG).promoted == 'h:1'
 
 
 @pytest.mark.parametrize('worker', [B, C], ids=['gone', 'sharing'])
 def test_only_a_worker_that_takes_part_can_be_chosen(world, worker):
     world.share(C)
-    world.partitions.beat('p', B, Role.STANDBY, seconds=LONG)
-    world.partitions.depart('p', B)
-    world.partitions.beat('p', A, Role.STANDBY, seconds=LONG)
+    world.partitions.beat(PartitionWorker('p', B), Role.STANDBY, seconds=LONG)
+    world.partitions.depart(PartitionWorker('p', B))
+    world.partitions.beat(PartitionWorker('p', A), Role.STANDBY, seconds=LONG)
 
     with pytest.raises(exceptions.ConfigError, match='no worker .*stands by'):
         promote(world, worker.rpartition('~')[0])
@@ -469,15 +485,16 @@ def test_only_a_worker_that_takes_part_can_be_chosen(world, worker):
 def test_a_later_choice_replaces_one_that_was_not_read(world):
     world.acquire(A)
     for worker in B, C:
-        world.partitions.beat('p', worker, Role.STANDBY, seconds=LONG)
+        world.partitions.beat(
+            PartitionWorker('p', worker), Role.STANDBY, seconds=LONG)
 
     promote(world, 'h:1')
     promote(world, 'i:0')
     assert world.partitions.beat(
-        'p', A, Role.ACTIVE, seconds=LONG).promoted == 'i:0'
+        PartitionWorker('p', A), Role.ACTIVE, seconds=LONG).promoted == 'i:0'
     promote(world, 'h:0')
     assert world.partitions.beat(
-        'p', A, Role.ACTIVE, seconds=LONG).promoted == ''
+        PartitionWorker('p', A), Role.ACTIVE, seconds=LONG).promoted == ''
 
 
 PROMOTE = '''
@@ -497,7 +514,7 @@ def test_a_choice_waits_for_a_take_over_by_the_chosen_worker(world):
     has already taken over.
     """
     world.acquire(A)
-    world.partitions.beat('p', B, Role.STANDBY, seconds=LONG)
+    world.partitions.beat(PartitionWorker('p', B), Role.STANDBY, seconds=LONG)
     with subprocess.Popen(
             [*programs.PYTHON, '-c', PROMOTE, world.url, world.group],
             cwd=programs.ROOT, text=True, stdin=subprocess.PIPE,
@@ -524,7 +541,7 @@ def test_a_choice_waits_for_a_take_over_by_the_chosen_worker(world):
 
     assert answers == [B]
     assert world.partitions.beat(
-        'p', B, Role.ACTIVE, seconds=LONG).promoted == ''
+        PartitionWorker('p', B), Role.ACTIVE, seconds=LONG).promoted == ''
 
 
 def test_a_restore_raises_the_fences_of_partitions_above_all_before(tmp_path):

@@ -21,6 +21,7 @@ from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim_request import NewLease
 from distperiodic.core.control import Me
 from distperiodic.core.pruning import ages_of
+from distperiodic.core.standby import PartitionWorker
 from distperiodic.core.standby import Role
 from distperiodic.ports import Failure
 from tests import claiming
@@ -283,7 +284,8 @@ def test_members_that_are_gone_are_deleted(world):
 
 def test_workers_that_stood_by_and_are_gone_are_deleted(world):
     for worker in 'gone', 'here':
-        world.store.partitions.beat('p', worker, Role.STANDBY, seconds=60.0)
+        world.store.partitions.beat(
+            PartitionWorker('p', worker), Role.STANDBY, seconds=60.0)
     world.execute(sa.update(tables.partition_worker).where(
         tables.partition_worker.c.space == world.group,
         tables.partition_worker.c.worker == 'gone').values(

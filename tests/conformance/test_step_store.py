@@ -36,6 +36,7 @@ from distperiodic.core.claim_request import TakeOverRequest
 from distperiodic.core.context import Context
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.standby import Active
+from distperiodic.core.standby import PartitionWorker
 from distperiodic.core.standby import Role
 from distperiodic.core.telemetry import QueueHalted
 from distperiodic.core.telemetry import TaskMoved
@@ -444,9 +445,10 @@ def test_a_task_of_a_queue_that_is_delayed_is_not_granted(board):
 
 
 def test_the_next_step_is_granted_to_the_active_worker_only(board):
-    board.store.partitions.beat('a', 'w~1', Role.STANDBY, seconds=LONG)
+    board.store.partitions.beat(
+        PartitionWorker('a', 'w~1'), Role.STANDBY, seconds=LONG)
     board.store.partitions.acquire(
-        'a', 'w~1', fence=0, seconds=LONG, members=())
+        PartitionWorker('a', 'w~1'), fence=0, seconds=LONG, members=())
 
     def granted_to(*active):
         board.client.submit('same')

@@ -24,15 +24,15 @@ class Row:
         self.away = False
         self.asked = []
 
-    def share(self, partition, worker, *, seconds, starting):
-        assert (partition, worker, seconds) == ('p', ME.process, LEASE)
+    def share(self, worker, *, seconds, starting):
+        assert (*worker, seconds) == ('p', ME.process, LEASE)
         assert not starting
         if self.away:
             raise exceptions.StoreUnavailable('away')
         self.asked.append('share')
         return set(self.active)
 
-    def depart(self, partition, worker):
+    def depart(self, worker):
         self.asked.append('depart')
 
 

@@ -42,26 +42,26 @@ class Row:
         self.asked = []
         self.taking_part = {ME.process}
 
-    def beat(self, partition, worker, role, *, seconds):
+    def beat(self, worker, role, *, seconds):
         self.asked.append(role)
         return self.standing
 
-    def acquire(self, partition, worker, *, fence, seconds, members):
+    def acquire(self, worker, *, fence, seconds, members):
         self.asked.append('acquire')
         self.members = members
         shared = tuple(set(members or ()) - self.taking_part)
         if shared:
             return self.standing._replace(shared=shared)
-        self.standing = Standing(worker, fence + 1, seconds, '')
+        self.standing = Standing(worker.worker, fence + 1, seconds, '')
         return self.standing
 
-    def release(self, partition, worker, *, fence):
+    def release(self, worker, *, fence):
         assert fence == self.standing.fence
         self.asked.append('release')
         self.standing = Standing('', self.standing.fence, 0.0, '')
         return self.standing
 
-    def depart(self, partition, worker):
+    def depart(self, worker):
         self.asked.append('depart')
 
     def is_in_force(self, active):

@@ -21,6 +21,7 @@ from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.core.member import identity_of
 from distperiodic.core.standby import Active
+from distperiodic.core.standby import PartitionWorker
 from distperiodic.core.standby import Role
 from distperiodic.core.standby import Standing
 
@@ -141,13 +142,13 @@ class SqlPartitions:
         found: PartitionStatements = self._dialect.once(PartitionStatements)
         return found
 
-    def _of(self, partition: str, worker: str) -> dict[str, Any]:
-        return {'of_space': self._namespace, 'of_name': partition,
-                'of_worker': worker}
+    def _of(self, worker: PartitionWorker | Active) -> dict[str, Any]:
+        return {'of_space': self._namespace, 'of_name': worker.partition,
+                'of_worker': worker.worker}
 
-    def beat(self, partition: str, worker: str, role: Role, *,
+    def beat(self, worker: PartitionWorker, role: Role, *,
              seconds: float) -> Standing:
-        its = self._of(partition, worker)
+        its = self._of(worker)
 
         def work(connection: sa.Connection) -> Standing:
             connection.execute(
@@ -168,9 +169,9 @@ class SqlPartitions:
             return standing._replace(promoted='')
         return self._database.write(work)
 
-    def acquire(self, partition: str, worker: str, *, fence: int,
-                seconds: float, members: Collection[str] | None) -> Standing:
-        its = self._of(partition, worker)
+    def acquire(self, worker: PartitionWorker, *, fence: int, seconds: float,
+                members: Collection[str] | None) -> Standing:
+        its = self._of(worker)
         lease = its | lease_terms.term(seconds)
 
         def work(connection: sa.Connection) -> Standing:
@@ -185,13 +186,13 @@ class SqlPartitions:
                 connection.execute(self._sql.forget, its)
             standing = self._read(connection, its)
             self._seen(connection, its, Role.ACTIVE
-                       if standing.worker == worker else Role.STANDBY)
+                       if standing.worker == worker.worker else Role.STANDBY)
             return standing._replace(shared=shared)
         return self._database.write(work)
 
-    def share(self, partition: str, worker: str, *, seconds: float,
+    def share(self, worker: PartitionWorker, *, seconds: float,
               starting: bool) -> set[str]:
-        its = self._of(partition, worker)
+        its = self._of(worker)
         lease = its | lease_terms.term(seconds)
 
         def work(connection: sa.Connection) -> set[str]:
@@ -216,9 +217,8 @@ class SqlPartitions:
             return set()
         return self._database.write(work)
 
-    def release(self, partition: str, worker: str, *,
-                fence: int) -> Standing:
-        its = self._of(partition, worker)
+    def release(self, worker: PartitionWorker, *, fence: int) -> Standing:
+        its = self._of(worker)
 
         def work(connection: sa.Connection) -> Standing:
             connection.execute(self._sql.release, its | {'of_fence': fence})
@@ -226,8 +226,8 @@ class SqlPartitions:
             return self._read(connection, its)
         return self._database.write(work)
 
-    def depart(self, partition: str, worker: str) -> None:
-        its = self._of(partition, worker)
+    def depart(self, worker: PartitionWorker) -> None:
+        its = self._of(worker)
 
         def work(connection: sa.Connection) -> None:
             connection.execute(self._sql.give_up, its)
@@ -235,7 +235,7 @@ class SqlPartitions:
         self._database.write(work)
 
     def is_in_force(self, active: Active) -> bool:
-        its = self._of(active.partition, active.worker)
+        its = self._of(active)
         return self._database.read(
             lambda connection: connection.execute(
                 self._sql.in_force, its | {'of_fence': active.fence}
@@ -248,8 +248,7 @@ class SqlPartitions:
 
         Call this at the beginning of a transaction that starts runs.
         """
-        its = self._of(active.partition, active.worker) | {
-            'of_fence': active.fence}
+        its = self._of(active) | {'of_fence': active.fence}
         connection.execute(self._sql.hold, its)
         return connection.execute(
             self._sql.in_force, its).first() is not None

@@ -16,6 +16,7 @@ from collections.abc import Collection
 from distperiodic import ports
 from distperiodic.core.member import Member
 from distperiodic.core.member import identity_of
+from distperiodic.core.standby import PartitionWorker
 from distperiodic.flow.procedure import Procedure
 from distperiodic.flow.procedure import UrgentCalls
 from distperiodic.flow.procedure import call_partitions
@@ -45,6 +46,7 @@ class Sharing:
                  changed: Callable[[], None], lease: float):
         self._partition = partition
         self._me = me
+        self._worker = PartitionWorker(partition, me.process)
         self._calls = UrgentCalls(store)
         self._clock = clock
         self._changed = changed
@@ -81,8 +83,8 @@ class Sharing:
         self._pending = True
         try:
             active = yield from call_partitions(
-                self._calls, ports.PartitionStore.share, self._partition,
-                self._me.process, seconds=self._lease, starting=False)
+                self._calls, ports.PartitionStore.share, self._worker,
+                seconds=self._lease, starting=False)
         finally:
             self._pending = False
         self._answered(active, now)
@@ -95,8 +97,7 @@ class Sharing:
         # Prevent further renewals, which would record this worker again.
         self._departed = True
         start(call_partitions(
-            self._calls, ports.PartitionStore.depart, self._partition,
-            self._me.process))
+            self._calls, ports.PartitionStore.depart, self._worker))
 
     def _answered(self, active: Collection[str],
                   requested_at: float) -> None:

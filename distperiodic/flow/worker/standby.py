@@ -19,6 +19,7 @@ from distperiodic.core.member import identity_of
 from distperiodic.core.standby import Active
 from distperiodic.core.standby import Election
 from distperiodic.core.standby import ElectionRequest
+from distperiodic.core.standby import PartitionWorker
 from distperiodic.core.standby import Role
 from distperiodic.core.standby import Standing
 from distperiodic.flow.procedure import CallFailed
@@ -63,6 +64,7 @@ class Standby:
                  preferred: str = ''):
         self._partition = partition
         self._me = me
+        self._worker = PartitionWorker(partition, me.process)
         self._calls = UrgentCalls(store)
         self._clock = clock
         self._members = members
@@ -171,16 +173,14 @@ class Standby:
         # The store queue executes the calls in order, so this call takes
         # effect after any heartbeat that is still in the queue.
         start(call_partitions(
-            self._calls, ports.PartitionStore.depart, self._partition,
-            self._me.process))
+            self._calls, ports.PartitionStore.depart, self._worker))
 
     def _perform(self, request: ElectionRequest,
                  store: ports.ClaimStore) -> Standing:
-        partitions, worker = store.partitions, self._me.process
+        partitions, worker = store.partitions, self._worker
         assert partitions is not None
         if request is ElectionRequest.RELEASE:
-            return partitions.release(
-                self._partition, worker, fence=self._election.fence)
+            return partitions.release(worker, fence=self._election.fence)
         if request is ElectionRequest.ACQUIRE:
             # The store may have been unreachable since the election decided to
             # send this request, so check the conditions again.
@@ -191,11 +191,10 @@ class Standby:
                         standing.worker not in members
                         or standing.promoted == self._me.identity)):
                 return partitions.acquire(
-                    self._partition, worker, fence=standing.fence,
-                    seconds=self._lease, members=None if members is None
-                    else members.keys() - {worker})
-        return partitions.beat(self._partition, worker, self._role,
-                               seconds=self._lease)
+                    worker, fence=standing.fence, seconds=self._lease,
+                    members=None if members is None
+                    else members.keys() - {worker.worker})
+        return partitions.beat(worker, self._role, seconds=self._lease)
 
     def _wait_for(self, shared: tuple[str, ...]) -> None:
         """Postpone the next attempt, because some workers take no part in the
