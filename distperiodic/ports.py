@@ -493,12 +493,10 @@ class ClaimStore(Protocol):
             a catalogue that was read after *at*.
         """
 
-    def rows(self, job: str, low: int, high: int, *,
-             before: int | None = None, limit: int) -> list[due.Row]:
-        """Return the listed objects of *job* between two ring positions.
+    def rows(self, job: str, arc: Arc, *, before: int | None = None,
+             limit: int) -> list[due.Row]:
+        """Return the listed objects of *job* on an arc of the ring.
 
-        :param low: First position.
-        :param high: Last position, inclusive.
         :param before: A tick. If given, only two kinds of objects are
             returned: objects with their own schedule, and objects that follow
             the schedule of the job and whose watermark is before the tick.
@@ -875,6 +873,9 @@ class Inbox(NamedTuple):
     #: Broadcast names. The process also receives the messages that are sent to
     #: these names.
     hears: Sequence[str] = ()
+    #: Value of the option ``quorum_queues``. The option matters for brokers
+    #: whose clients choose how queues are stored.
+    replicated: bool = False
 
     @property
     def queue(self) -> str:
@@ -1052,7 +1053,7 @@ class BusDriver(Protocol):
     """
 
     def carrier(self, conf: Any, url: str, *, inbox: Inbox | None,
-                replicated: bool, monotonic: Callable[[], float]) -> Carrier:
+                monotonic: Callable[[], float]) -> Carrier:
         """Return a carrier that is not open yet.
 
         :param conf: Configuration of the service. The method may register
@@ -1060,8 +1061,6 @@ class BusDriver(Protocol):
         :param url: URL of the broker, with its password.
         :param inbox: Queue to receive from. None means that the carrier only
             sends.
-        :param replicated: Value of the option ``quorum_queues``. The option
-            matters for brokers whose clients choose how queues are stored.
         :param monotonic: Returns seconds since an arbitrary start.
         :raises ConfigError: The URL is invalid, so a retry would also fail.
         """

@@ -206,7 +206,7 @@ def test_a_notice_reaches_all_its_receivers(url):
 @of_brokers
 def test_a_cast_without_a_receiver_is_refused(url):
     carrier = drivers.driver_of(url).carrier(
-        cfg.ConfigOpts(), url, inbox=None, replicated=False,
+        cfg.ConfigOpts(), url, inbox=None,
         monotonic=SystemClock().monotonic)
     carrier.open(5)
     try:

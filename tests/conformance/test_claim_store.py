@@ -52,6 +52,7 @@ from distperiodic.core.claim_request import TakeOverRequest
 from distperiodic.core.histogram import BOUNDS
 from distperiodic.core.histogram import Histogram
 from distperiodic.core.job_set import mark_of
+from distperiodic.core.ring import Arc
 from distperiodic.core.ring import position_of
 from distperiodic.core.ring import positions_of
 from tests import claiming
@@ -1589,13 +1590,13 @@ def test_missed_ticks_that_two_members_skip_are_counted_once(
 # Listings.
 
 #: The first and the last position of the ring.
-RING = -2 ** 63, 2 ** 63 - 1
+RING = Arc(-2 ** 63, 2 ** 63 - 1)
 
 
 def listed(store, job, *, before=None, limit=10_000):
     """For each listed object, its watermark, its since and its schedule."""
     return {row.object: (row.settled, row.since, row.attributes.rule)
-            for row in store.rows(job, *RING, before=before, limit=limit)}
+            for row in store.rows(job, RING, before=before, limit=limit)}
 
 
 def test_a_new_object_is_listed_from_then_on_and_settled_as_given(
@@ -1795,15 +1796,16 @@ def test_rows_come_by_their_places_on_the_ring(store, job, tick):
     places = dict(zip(keys, positions_of(keys), strict=True))
     order = sorted(keys, key=places.__getitem__)
 
-    rows = store.rows(job, *RING, limit=100)
+    rows = store.rows(job, RING, limit=100)
     assert [row.object for row in rows] == order
     assert [row.position for row in rows] == sorted(places.values())
-    some = store.rows(job, places[order[10]], places[order[20]], limit=100)
+    arc = Arc(places[order[10]], places[order[20]])
+    some = store.rows(job, arc, limit=100)
     assert [row.object for row in some] == order[10:21]
-    first = store.rows(job, places[order[10]], places[order[20]], limit=3)
+    first = store.rows(job, arc, limit=3)
     assert [row.object for row in first] == order[10:13]
-    assert store.rows(job, places[order[10]] + 1, places[order[11]] - 1,
-                      limit=3) == []
+    between = Arc(places[order[10]] + 1, places[order[11]] - 1)
+    assert store.rows(job, between, limit=3) == []
 
 
 def test_rows_that_were_listed_since_are_among_them(store, job, tick):
@@ -1835,7 +1837,7 @@ def test_a_row_has_the_state_of_its_claim_and_the_end_of_its_run(
     after = store.now()
 
     [row] = store.rows_of(job, ['a', 'unheard of'])
-    assert store.rows(job, *RING, limit=9) == [row]
+    assert store.rows(job, RING, limit=9) == [row]
     assert type(row.free) is bool
     assert row.free is (state in ENDINGS or state is State.LISTED)
     if state in {State.DONE, State.DEAD}:
@@ -1875,7 +1877,7 @@ def test_the_end_of_a_run_is_not_the_end_of_a_later_claim(
     bring(store, job, tick + SECOND, 'a', state)
 
     [row] = store.rows_of(job, ['a'])
-    assert store.rows(job, *RING, limit=9) == [row]
+    assert store.rows(job, RING, limit=9) == [row]
     assert row.settled == tick + SECOND
     if row.free:
         assert (row.ended is not None) is (state in {
@@ -1885,7 +1887,7 @@ def test_the_end_of_a_run_is_not_the_end_of_a_later_claim(
 
 def test_nothing_is_read_of_unknown_objects(store, job):
     assert store.rows_of(job, []) == store.rows_of(job, ['a']) == []
-    assert store.rows(job, *RING, limit=9) == []
+    assert store.rows(job, RING, limit=9) == []
     assert store.settled(job, 60 * SECOND) == 0
 
 

@@ -99,7 +99,7 @@ def test_a_process_receives_the_messages_to_each_of_its_names(url):
         conf, url, inbox=Inbox(
             f'distperiodic.{word}', 'own', got.append, print,
             [f'{topic}.all' for topic in topics]),
-        replicated=False, monotonic=SystemClock().monotonic)
+        monotonic=SystemClock().monotonic)
     carrier.open(20)
     try:
         for number, topic in enumerate(topics):

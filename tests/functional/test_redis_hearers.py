@@ -61,7 +61,7 @@ def test_a_queue_that_returns_meanwhile_stays_in_the_set_of_its_name(
         with way(redis_server.port, declare, b'SREM') as port:
             url = f'redis://{ports.HOST}:{port}/0'
             carrier = drivers.driver_of(url).carrier(
-                cfg.ConfigOpts(), url, inbox=None, replicated=False,
+                cfg.ConfigOpts(), url, inbox=None,
                 monotonic=time.monotonic)
             with pytest.raises(NoConsumer):
                 carrier.cast(TOPIC, 'all', {})
@@ -77,7 +77,7 @@ def test_the_sets_of_all_names_of_a_queue_expire_unless_they_are_renewed(
     carrier = drivers.driver_of(redis_server.url).carrier(
         cfg.ConfigOpts(), redis_server.url,
         inbox=Inbox(QUEUE.rpartition('.')[0], 's~2', print, print, names),
-        replicated=False, monotonic=time.monotonic)
+        monotonic=time.monotonic)
     carrier.open(10)
     try:
         with client.Redis.from_url(redis_server.url) as connection:

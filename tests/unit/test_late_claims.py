@@ -107,9 +107,8 @@ def test_only_the_first_two_members_scan_when_the_store_is_back(world):
     """Otherwise all members would read all rows at the same time."""
     store, looks = world.shared_store(), []
     rows = store.rows
-    store.rows = lambda job, low, high, *, before, limit: (
-        looks.append(before) or rows(
-            job, low, high, before=before, limit=limit))
+    store.rows = lambda job, arc, *, before, limit: (
+        looks.append(before) or rows(job, arc, before=before, limit=limit))
     everyone = world.group(
         'abcdefgh', worlds.job(every=60.0, objects=True), store=store,
         catalogues={'poll': [f'o-{n}' for n in range(24)]})
@@ -446,8 +445,8 @@ class AfterPage:
     def __getattr__(self, name):
         return getattr(self._store, name)
 
-    def rows(self, job, low, high, *, before, limit):
-        found = self._store.rows(job, low, high, before=before, limit=limit)
+    def rows(self, job, arc, *, before, limit):
+        found = self._store.rows(job, arc, before=before, limit=limit)
         if before is not None and self._event is not None:
             event, self._event = self._event, None
             event()
@@ -649,7 +648,7 @@ def slow_to_read(store, monkeypatch):
 
 
 def arcs_of(asked):
-    return [ring.Arc(low, high) for _, low, high in asked]
+    return [arc for _, arc in asked]
 
 
 def test_a_job_of_the_group_is_due_since_there_are_schedulers_of_it(world):
@@ -781,8 +780,8 @@ def test_an_object_with_a_phase_does_not_wait_for_the_end_of_a_first_walk(
     world.advance(1)
     slow.answer(10)
     read = {row.object for row in store.rows(
-        'poll', ring.MIN_POSITION, ring.MAX_POSITION, before=2 ** 62,
-        limit=99)}
+        'poll', ring.Arc(ring.MIN_POSITION, ring.MAX_POSITION),
+        before=2 ** 62, limit=99)}
 
     world.advance(121)
 
@@ -822,8 +821,7 @@ def test_a_large_catalogue_is_listed_in_pieces_and_run_for_its_first_tick(
     me.reader.given['poll'] = names[:5]
     world.advance(60)
     assert max(sizes) <= 100
-    assert len(store.rows('poll', *CIRCLE, before=None,
-                          limit=9999)) == 5
+    assert len(store.rows('poll', CIRCLE, limit=9999)) == 5
 
 
 def test_a_large_tick_that_takes_its_time_is_not_late_for_its_owner(world):
@@ -831,10 +829,10 @@ def test_a_large_tick_that_takes_its_time_is_not_late_for_its_owner(world):
     ranges = []
     rows = store.rows
 
-    def read(job, low, high, *, before, limit):
+    def read(job, arc, *, before, limit):
         if before is not None:
-            ranges.append((low, high))
-        return rows(job, low, high, before=before, limit=limit)
+            ranges.append(arc)
+        return rows(job, arc, before=before, limit=limit)
     store.rows = read
     names = [f'o-{n}' for n in range(300)]
     both = world.group(

@@ -34,11 +34,11 @@ class Store:
                       for n, at in enumerate(sorted(positions))]
         self.fails = False
 
-    def rows(self, job, low, high, *, before, limit):
+    def rows(self, job, arc, *, before, limit):
         if self.fails:
             raise exceptions.StoreUnavailable('it is away')
         return [row for row in self._rows
-                if low <= row.position <= high][:limit]
+                if arc.low <= row.position <= arc.high][:limit]
 
 
 def walked(store, *ranges, page):

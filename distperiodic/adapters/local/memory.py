@@ -49,6 +49,7 @@ from distperiodic.core.job_set import adopted
 from distperiodic.core.job_set import mark_of
 from distperiodic.core.pruning import Ages
 from distperiodic.core.pruning import PruneStep
+from distperiodic.core.ring import Arc
 from distperiodic.core.ring import positions_of
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.standby import Active
@@ -177,10 +178,10 @@ class MemoryClaimStore:
                 rows.delist(key, at)
         return left
 
-    def rows(self, job: str, low: int, high: int, *,
-             before: int | None = None, limit: int) -> list[due.Row]:
+    def rows(self, job: str, arc: Arc, *, before: int | None = None,
+             limit: int) -> list[due.Row]:
         return list(itertools.islice(
-            self._rows_of(job).between(low, high, before), limit))
+            self._rows_of(job).between(*arc, before), limit))
 
     def rows_of(self, job: str, objects: Sequence[str]) -> list[due.Row]:
         rows = self._rows_of(job)

@@ -152,8 +152,8 @@ class _Bus(abc.ABC):
         connection = drivers.driver_of(url).carrier(
             self._conf, url, inbox=Inbox(
                 self._topic, _server(self.me), self._receive,
-                self._drops.note, self._hears),
-            replicated=self._quorum, monotonic=self._monotonic)
+                self._drops.note, self._hears, self._quorum),
+            monotonic=self._monotonic)
         # In a forked child, do not touch the parent's connection. Its threads
         # do not run here, and the parent still uses its sockets.
         self._pid, self._connection = os.getpid(), None

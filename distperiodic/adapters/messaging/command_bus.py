@@ -77,7 +77,7 @@ class CommandBus:
 
         def connect(url: str) -> None:
             carrier = drivers.driver_of(url).carrier(
-                self._conf, url, inbox=inbox, replicated=False,
+                self._conf, url, inbox=inbox,
                 monotonic=self._clock.monotonic)
             carrier.open(timeout)
             self._carriers[url] = carrier

@@ -65,9 +65,8 @@ class OsloMessaging:
     """
 
     def carrier(self, conf: Any, url: str, *, inbox: Inbox | None,
-                replicated: bool,
                 monotonic: Callable[[], float]) -> 'BrokerConnection':
-        return BrokerConnection(conf, url, inbox, replicated, monotonic)
+        return BrokerConnection(conf, url, inbox, monotonic)
 
     def probe(self, conf: Any, url: str) -> RabbitProbe:
         return RabbitProbe(conf, url)
@@ -77,14 +76,13 @@ class BrokerConnection:
     """Connections of a process to a broker: one receives, the others send.
 
     See :class:`distperiodic.ports.Carrier`.
-
-    :param quorum: Use quorum queues instead of durable queues.
     """
 
     def __init__(self, conf: Any, url: str, inbox: Inbox | None,
-                 quorum: bool, monotonic: Callable[[], float]):
+                 monotonic: Callable[[], float]):
         self._inbox = inbox
-        self._broker = BrokerTransport(conf, url, quorum)
+        self._broker = BrokerTransport(
+            conf, url, inbox is not None and inbox.replicated)
         self._monotonic = monotonic
         self._transport: Any = None
         self._server: consumer.Server | None = None

@@ -87,7 +87,7 @@ class TaskNotices:
         try:
             url = self._transport_url or drivers.url_of(self._conf)
             carrier = drivers.driver_of(url).carrier(
-                self._conf, url, inbox=None, replicated=False,
+                self._conf, url, inbox=None,
                 monotonic=SystemClock().monotonic)
             carrier.open(_CONNECTING)
         except exceptions.DistperiodicError as exc:

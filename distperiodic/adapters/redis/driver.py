@@ -14,12 +14,11 @@ class RedisStreams:
     """See :class:`distperiodic.ports.BusDriver`."""
 
     def carrier(self, conf: Any, url: str, *, inbox: Inbox | None,
-                replicated: bool,
                 monotonic: Callable[[], float]) -> RedisCarrier:
         """Return a carrier.
 
-        *replicated* has no effect, because the server decides whether it
-        replicates.
+        ``inbox.replicated`` has no effect, because the server decides whether
+        it replicates.
         """
         return RedisCarrier(urls.parse(url), inbox, monotonic)
 

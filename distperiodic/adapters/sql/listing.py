@@ -22,6 +22,7 @@ from distperiodic.core.attributes import attributes_of
 from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import State
 from distperiodic.core.claim import first_fence
+from distperiodic.core.ring import Arc
 from distperiodic.core.ring import positions_of
 
 _claim = tables.claim
@@ -62,13 +63,13 @@ def some(tx: Transaction, number: int,
         tx.sql.list_some, {'of_job': number, 'keys': tx.dialect.keys(keys)}))
 
 
-def between(tx: Transaction, number: int, low: int,
-            high: int, before: int | None, limit: int) -> list[due.Row]:
-    """Return the rows of listed objects between two positions on the ring.
+def on_arc(tx: Transaction, number: int, arc: Arc,
+           before: int | None, limit: int) -> list[due.Row]:
+    """Return the rows of listed objects on an arc of the ring.
 
     See :meth:`distperiodic.ports.ClaimStore.rows`.
     """
-    parameters = {'of_job': number, 'low': low, 'high': high,
+    parameters = {'of_job': number, 'low': arc.low, 'high': arc.high,
                   'at_most': limit}
     statement = tx.sql.list_range
     if before is not None:

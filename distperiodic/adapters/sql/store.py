@@ -74,6 +74,7 @@ from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.outcomes import SKIPPED
 from distperiodic.core.pruning import Ages
 from distperiodic.core.pruning import PruneStep
+from distperiodic.core.ring import Arc
 from distperiodic.core.standby import Active
 from distperiodic.core.telemetry import QueueHalted
 from distperiodic.core.telemetry import TaskMoved
@@ -219,11 +220,11 @@ class SqlClaimStore:
         return self._run(lambda tx: listing.sync(
             tx, number, by_key, gone, (at, *later)))
 
-    def rows(self, job: str, low: int, high: int, *,
-             before: int | None = None, limit: int) -> list[due.Row]:
+    def rows(self, job: str, arc: Arc, *, before: int | None = None,
+             limit: int) -> list[due.Row]:
         number = self._number(job)
-        return self._read(lambda tx: listing.between(
-            tx, number, low, high, before, limit))
+        return self._read(lambda tx: listing.on_arc(
+            tx, number, arc, before, limit))
 
     def rows_of(self, job: str, objects: Sequence[str]) -> list[due.Row]:
         keys = _usable(objects)

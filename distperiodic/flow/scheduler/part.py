@@ -377,7 +377,7 @@ class Walk:
         low, high = self._ranges[-1]
         at = self._clock.now()
         rows = due.requested((yield from call(
-            self._store, ports.ClaimStore.rows, self._job, low, high,
+            self._store, ports.ClaimStore.rows, self._job, Arc(low, high),
             before=self._before, limit=self._limit)), at)
         if self.cancelled:
             return None

@@ -16,7 +16,7 @@ from distperiodic import ports
 class DirectoryBus:
     """Driver for URLs of the form directory:///PATH."""
 
-    def carrier(self, conf, url, *, inbox, replicated, monotonic):
+    def carrier(self, conf, url, *, inbox, monotonic):
         return Carrier(_path(url), inbox)
 
     def probe(self, conf, url):
