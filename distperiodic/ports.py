@@ -459,11 +459,11 @@ class ClaimStore(Protocol):
         """
 
     def sync(self, job: str, listed: Sequence[Listed],
-             delisted: Sequence[str], *, at: int,
-             later: Sequence[int] = ()) -> list[str]:
+             delisted: Sequence[str], *,
+             readings: Sequence[int]) -> list[str]:
         """Record the objects that a catalogue lists.
 
-        Only differences are written:
+        Only differences are written. *at* is the first of *readings*:
 
         - The schedule of a new object applies from *at* on. This is also true
           for a delisted object that is listed again. The watermark of the
@@ -480,13 +480,12 @@ class ClaimStore(Protocol):
         - A *delisted* object is not due until it is listed again. If another
           process listed the object after *at*, the object stays listed.
 
-        :param at: Instant for which the catalogue was read.
-        :param later: Instants of later catalogue reads that also returned all
-            of *listed*, in ascending order. These instants matter for an
+        :param readings: Instants for which the catalogue was read and returned
+            all of *listed*, in ascending order. The later ones matter for an
             object that another process delisted after *at*. The schedule of
-            such an object applies from the first of these instants that is not
-            before the delisting. If all of them are before the delisting, it
-            applies from the last one.
+            such an object applies from the first reading that is not before
+            the delisting. If all of them are before the delisting, it applies
+            from the last one.
         :returns: Objects that could not be recorded. Pass these objects to a
             later call. Either another transaction, such as that of a handler,
             has locked their rows, or the store has already recorded them from

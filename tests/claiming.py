@@ -24,7 +24,7 @@ def claim(store, job, tick, objects, *, lease, holder, seconds, supersede,
         store.sync(job, [
             Listed(key, Attributes(options.get('rule', '')), tick - 1)
             for key in dict.fromkeys(objects) if key not in listed], [],
-            at=tick)
+            readings=[tick])
     return store.claim(
         ClaimRequest(job, tick, objects, supersede, **options,
                      schedule=KnownSchedule(schedule, schedule_since)),

@@ -20,6 +20,7 @@ from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.local.store_thread import StoreThread
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.core.attributes import PLAIN
 from distperiodic.core.claim import Authority
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
@@ -84,8 +85,8 @@ def main(place):
     attendance.refresh()
     tick = job.schedule.at_or_before(clock.now())
     store.submit(lambda claims: claims.sync(
-        'poll', [Listed(key, '', tick - SECOND) for key in OBJECTS], [],
-        at=tick - SECOND), lambda answer: None)
+        'poll', [Listed(key, PLAIN, tick - SECOND) for key in OBJECTS], [],
+        readings=[tick - SECOND]), lambda answer: None)
     while not attendance.known or not store.flush(60.0) or not inbox.empty():
         inbox.get(timeout=60.0)()
     moments.chains.clear()

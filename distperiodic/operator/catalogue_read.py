@@ -66,7 +66,7 @@ def record(store: 'GroupReader', claims: 'ClaimStore', job: 'Job',
     for begin in range(0, len(keys), _AT_A_TIME):
         claims.sync(
             job.name, [new(key) for key in keys[begin:begin + _AT_A_TIME]],
-            [], at=at)
+            [], readings=[at])
 
 
 def read(tasks: 'periodic.PeriodicTasks', job: 'Job',

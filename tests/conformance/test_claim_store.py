@@ -238,12 +238,13 @@ def same(claims, others):
 def enlist(store, job, tick, *keys, at=None, rule=''):
     """List objects with the watermark *tick*."""
     own = Attributes(rule)
-    assert store.sync(job, [ports.Listed(key, own, tick) for key in keys],
-                      [], at=tick + 1 if at is None else at) == []
+    assert store.sync(
+        job, [ports.Listed(key, own, tick) for key in keys], [],
+        readings=[tick + 1 if at is None else at]) == []
 
 
 def delist(store, job, at, *keys):
-    assert store.sync(job, [], keys, at=at) == []
+    assert store.sync(job, [], keys, readings=[at]) == []
 
 
 def claim(store, job, tick, objects, lease=None, **options):
@@ -464,9 +465,9 @@ def test_an_object_behind_the_previous_tick_is_returned_and_not_claimed(
 def test_a_listing_that_is_a_tick_comes_before_later_ticks(
         store, job, tick):
     listed = tick + SECOND // 2
-    store.sync(job, [
-        ports.Listed(key, PLAIN, listed - 1) for key in 'abc'], [],
-               at=listed)
+    store.sync(
+        job, [ports.Listed(key, PLAIN, listed - 1) for key in 'abc'], [],
+        readings=[listed])
     claim(store, job, listed, ['a'], listing=False, listing_is_tick=True)
     later, options = tick + SECOND, {
         'listing': False, 'min_watermark': tick, 'supersede': True}
@@ -1662,9 +1663,9 @@ def test_an_object_counts_from_the_first_reading_after_it_was_delisted(
     delist(store, job, tick + 5 * SECOND, 'a')
 
     assert store.sync(
-        job, [ports.Listed('a', PLAIN, tick),
-              ports.Listed('new', PLAIN, tick)], [],
-        at=tick, later=[tick + at * SECOND for at in later]) == []
+        job,
+        [ports.Listed('a', PLAIN, tick), ports.Listed('new', PLAIN, tick)], [],
+        readings=[tick, *[tick + at * SECOND for at in later]]) == []
 
     assert listed(store, job) == {
         'a': (tick, tick + since * SECOND, ''), 'new': (tick, tick, '')}
@@ -1675,7 +1676,7 @@ def test_an_object_listed_after_a_catalogue_was_read_is_not_delisted_by_it(
     enlist(store, job, tick, 'a', at=tick + 1)
     enlist(store, job, tick, 'b', at=tick + 2)
 
-    left = store.sync(job, [], ['a', 'b'], at=tick + 1)
+    left = store.sync(job, [], ['a', 'b'], readings=[tick + 1])
 
     assert left == ['b']
     assert set(listed(store, job)) == {'b'}
@@ -1686,7 +1687,7 @@ def test_an_object_both_listed_and_delisted_is_listed(store, job, tick):
 
     left = store.sync(
         job, [ports.Listed('a', PLAIN, tick), ports.Listed('b', PLAIN, tick)],
-        ['a', 'b'], at=tick + 1)
+        ['a', 'b'], readings=[tick + 1])
 
     assert left == []
     assert listed(store, job) == {
@@ -1711,7 +1712,7 @@ def test_a_schedule_is_not_changed_by_a_catalogue_that_was_read_before(
     enlist(store, job, tick, 'a', at=tick + 9, rule='every 9')
 
     left = store.sync(
-        job, [ports.Listed('a', PLAIN, tick)], [], at=tick + 8)
+        job, [ports.Listed('a', PLAIN, tick)], [], readings=[tick + 8])
 
     assert left == ['a']
     assert listed(store, job)['a'] == (tick, tick + 9, 'every 9')
@@ -1762,14 +1763,14 @@ def test_many_that_list_the_same_at_once_list_it_once(
     keys = [f'object-{n}' for n in range(200)]
 
     def enlist_from(store, number, at):
-        return store.sync(job, [ports.Listed(
-            key, Attributes(f'every {at}'), tick)
-            for key in keys[number * 10:]], [], at=tick + at)
+        return store.sync(
+            job, [ports.Listed(key, Attributes(f'every {at}'), tick)
+                  for key in keys[number * 10:]], [], readings=[tick + at])
 
     def ask(store, number):
         for at in range(10):
             enlist_from(store, number, at)
-            store.sync(job, [], keys[:number * 10], at=tick - 1)
+            store.sync(job, [], keys[:number * 10], readings=[tick - 1])
         waiting.wait_until(lambda: not enlist_from(store, number, 9))
     together(shared, 4, ask)
 
@@ -2201,16 +2202,16 @@ def test_a_scan_during_a_listing_does_not_count(
     if change != 'new':
         enlist(store, job, tick - 9, 'a')
     if change == 'back':
-        store.sync(job, [], ['a'], at=tick - 8)
+        store.sync(job, [], ['a'], readings=[tick - 8])
     if before:
         status(store, job, scan=ports.Checked(
             status(store, job).checked, tick - SECOND))
     begun = ports.Checked(status(store, job).checked, tick + SECOND)
 
-    store.sync(job, [ports.Listed(
-        'a', Attributes('every 5' if change == 'schedule' else ''),
-        tick - 1)], [],
-        at=tick)
+    store.sync(
+        job, [ports.Listed(
+            'a', Attributes('every 5' if change == 'schedule' else ''),
+            tick - 1)], [], readings=[tick])
 
     assert status(store, job, scan=begun).checked < tick
     assert status(store, job).checked < tick
@@ -2375,8 +2376,9 @@ def test_a_row_that_is_kept_is_not_listed_again_and_not_waited_for(
 
     changed = [ports.Listed(key, Attributes('every 9'), tick)
                for key in ('kept', 'free')]
-    assert store.sync(job, changed, [], at=tick + 1) == ['kept']
-    assert store.sync(job, [], ['kept', 'free'], at=tick + 2) == ['kept']
+    assert store.sync(job, changed, [], readings=[tick + 1]) == ['kept']
+    assert store.sync(
+        job, [], ['kept', 'free'], readings=[tick + 2]) == ['kept']
 
     assert listed(store, job) == {'kept': (tick, tick, '')}
 

@@ -38,7 +38,8 @@ class World:
         for at, some in ((now - 2 * HOUR, names[:7]), (now, names[7:])):
             self.objects[at] = some
             self.store.sync(
-                'poll', [Listed(key, PLAIN, at) for key in some], [], at=at)
+                'poll', [Listed(key, PLAIN, at) for key in some], [],
+                readings=[at])
 
     def gathered(self, column, *groups):
         """Read the values of a column; return them by group."""

@@ -123,7 +123,7 @@ def test_an_object_that_dies_is_seen_until_it_succeeds(place):
     lease = start(place, 'poll', place.now - 7 * SECOND, 'b')
     again = activity.failing(store, limit=9)
     listed = json.loads(place.ask('dead', 'list', '-f', 'json'))
-    place.store.sync('poll', [], ['b'], at=place.now)
+    place.store.sync('poll', [], ['b'], readings=[place.now])
     delisted = activity.failing(store, limit=9)
     place.store.finish(HeldLease(lease, 'poll', place.now - 7 * SECOND), ['b'])
     succeeded = activity.failing(store, limit=9)

@@ -94,7 +94,7 @@ def test_claims_of_objects_that_are_gone_are_pruned_and_no_others(place):
         by=SkippedBy.PAUSE, reason='paused'))
     place.run('poll', place.now, 'here')
     # The other objects are still listed, even if their last run is long ago.
-    place.store.sync('poll', [], ['gone', 'ill', 'runs'], at=place.now)
+    place.store.sync('poll', [], ['gone', 'ill', 'runs'], readings=[place.now])
 
     assert pruned(place, '--claims', 7) == {
         'history': '0', 'dead': '0', 'claims': '2', 'tasks': '0'}
@@ -299,7 +299,7 @@ def test_only_dead_objects_are_put_back(place_of_sqlite):
     place.run('poll', place.now - SECOND, 'a', 'b', dead=['b'])
     place.run('poll', place.now, 'b')
     place.run('poll', place.now, 'gone', dead=['gone'])
-    place.store.sync('poll', [], ['gone'], at=place.now)
+    place.store.sync('poll', [], ['gone'], readings=[place.now])
 
     for key in 'a', 'b', 'c', 'gone':
         assert re.search(f'{key!r} .*; .*distperiodic dead list', place.refuse(

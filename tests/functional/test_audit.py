@@ -226,8 +226,9 @@ def test_an_audit_reads_each_object_of_a_large_catalogue_once(
     with contextlib.closing(GroupStore(place.url, place.group)) as store:
         place.store.adopt({'poll': 'every 3600000000 spread'})
         for some, at in (ids[:7], hour - 9 * HOUR), (ids[7:], hour - HOUR):
-            place.store.sync('poll', [ports.Listed(key, PLAIN, at)
-                                      for key in some], [], at=at)
+            place.store.sync(
+                'poll', [ports.Listed(key, PLAIN, at) for key in some], [],
+                readings=[at])
         account = queries.account(
             store, 'poll', hour - 20 * HOUR)
 
@@ -244,9 +245,9 @@ def test_a_text_that_the_server_cuts_off_is_one_line(mariadb, tmp_path):
     def limit(connection, cursor, statement, parameters, *_):
         return statement.replace('@@max_allowed_packet', '4096'), parameters
     place = places.Place(mariadb.url, tmp_path)
-    place.store.sync('poll', [
-        ports.Listed(f'{number:0200}', PLAIN, place.now)
-        for number in range(200)], [], at=place.now)
+    place.store.sync(
+        'poll', [ports.Listed(f'{number:0200}', PLAIN, place.now)
+                 for number in range(200)], [], readings=[place.now])
     sa.event.listen(sa.Engine, 'before_cursor_execute', limit, retval=True)
     try:
         with contextlib.closing(GroupStore(

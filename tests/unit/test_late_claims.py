@@ -336,7 +336,7 @@ def test_a_member_that_joins_again_reads_its_catalogue_once_more(world):
         worlds.job(every=60.0, objects=True), name='a', store=store,
         catalogues={'poll': ['o-1', 'o-2']})
     world.advance(70)
-    store.sync('poll', [], ['o-1'], at=world.clock.now())
+    store.sync('poll', [], ['o-1'], readings=[world.clock.now()])
 
     world.show(one, ['a'], tenure=2)
     world.advance(60)
@@ -694,7 +694,7 @@ def test_an_object_that_the_store_does_not_list_any_more_is_listed_again(
     """The former owner of the object delisted it late."""
     store, me = that_lists_two(world)
 
-    store.sync('poll', [], ['b'], at=world.clock.now())
+    store.sync('poll', [], ['b'], readings=[world.clock.now()])
     world.advance(60)
 
     assert me.ticks(key='b') == [60, 120]

@@ -233,7 +233,7 @@ def test_objects_that_are_gone_are_forgotten_and_fences_still_grow(
         for one in owner.run(tick, 'stays', *gone):
             assert one.fence > fences.get(one.object, 0)
             fences[one.object] = one.fence
-        owner.store.sync('poll', [], gone, at=tick)
+        owner.store.sync('poll', [], gone, readings=[tick])
 
     assert kept(owner.store, str) < 15_000
     # The fence also grows for an earlier tick, as after a step back of the
@@ -243,12 +243,12 @@ def test_objects_that_are_gone_are_forgotten_and_fences_still_grow(
 
 def test_an_open_claim_is_not_forgotten(owner):
     lease, [claimed] = owner.claim(TICK, 'kept')
-    owner.store.sync('poll', [], ['kept'], at=TICK)
+    owner.store.sync('poll', [], ['kept'], readings=[TICK])
     for number in range(1, 30):
         tick = TICK + number * MINUTE
         gone = [f'{number}-{n}' for n in range(1000)]
         owner.run(tick, *gone)
-        owner.store.sync('poll', [], gone, at=tick)
+        owner.store.sync('poll', [], gone, readings=[tick])
 
     assert kept(owner.store, str) < 25_000
     assert owner.store.start(

@@ -144,8 +144,9 @@ class MemoryClaimStore:
             self._checked.get(job, due.ALWAYS)) for job in jobs}
 
     def sync(self, job: str, listed: Sequence[ports.Listed],
-             delisted: Sequence[str], *, at: int,
-             later: Sequence[int] = ()) -> list[str]:
+             delisted: Sequence[str], *,
+             readings: Sequence[int]) -> list[str]:
+        at = readings[0]
         rows = self._rows_of(job)
         left = []
         changed = False
@@ -159,7 +160,7 @@ class MemoryClaimStore:
                     row.attributes != attributes and row.since <= at):
                 changed = True
                 since = at if row.since is not None else due.listed_again(
-                    (at, *later), rows.delisted.pop(key, None))
+                    readings, rows.delisted.pop(key, None))
                 rows[key] = row_with(row, since=since, attributes=attributes,
                                      settled=max(row.settled, settled))
             elif row.attributes != attributes:

@@ -90,7 +90,7 @@ def settled(tx: Transaction, number: int, tick: int) -> int:
 
 def sync(tx: Transaction, number: int,
          listed: dict[str, ports.Listed], delisted: list[str],
-         readings: tuple[int, ...]) -> list[str]:
+         readings: Sequence[int]) -> list[str]:
     """Record the objects that a catalogue lists; write only differences.
 
     See :meth:`distperiodic.ports.ClaimStore.sync`.
@@ -114,7 +114,7 @@ def sync(tx: Transaction, number: int,
 
 def _update(tx: Transaction, number: int, rows: dict[str, Any],
             listed: dict[str, ports.Listed], gone_keys: list[str],
-            readings: tuple[int, ...]) -> list[str]:
+            readings: Sequence[int]) -> list[str]:
     """Change the rows of objects that differ from the catalogue.
 
     :returns: Objects that could not be changed.
@@ -183,7 +183,7 @@ def _differs(row: Any, one: ports.Listed, at: int) -> bool:
 
 
 def _change(row: Any, one: ports.Listed,
-            readings: tuple[int, ...]) -> _Change:
+            readings: Sequence[int]) -> _Change:
     since = readings[0] if row.since is not None else due.listed_again(
         readings, row.delisted)
     return (('since', since), *one.attributes._asdict().items(),

@@ -202,8 +202,8 @@ class SqlClaimStore:
         return self.database.write(work)
 
     def sync(self, job: str, listed: Sequence[ports.Listed],
-             delisted: Sequence[str], *, at: int,
-             later: Sequence[int] = ()) -> list[str]:
+             delisted: Sequence[str], *,
+             readings: Sequence[int]) -> list[str]:
         by_key = {one.object: one for one in listed}
         _usable(by_key)
         for one in listed:
@@ -218,7 +218,7 @@ class SqlClaimStore:
             return []
         number = self._number(job)
         return self._run(lambda tx: listing.sync(
-            tx, number, by_key, gone, (at, *later)))
+            tx, number, by_key, gone, readings))
 
     def rows(self, job: str, arc: Arc, *, before: int | None = None,
              limit: int) -> list[due.Row]:

@@ -139,7 +139,8 @@ class Listing:
                 rows = self._comparable(part, ring, page.rows)
                 if discard_rows:
                     gone, rows = rows, []
-                    self._sync(job, [], [row.object for row in gone], at)
+                    self._sync(
+                        job, [], [row.object for row in gone], [at])
                 self._compared(part, compare_listing(
                     job, reading,
                     self._indexes(part, ring, page.low, page.high), rows, at,
@@ -184,7 +185,8 @@ class Listing:
         """Record the differences, and then claim the due objects."""
         self._give_up(part.job, found.delisted, at)
         self._record(part.job, found)
-        self._sync(part.job, [], [row.object for row in found.delisted], at)
+        self._sync(
+            part.job, [], [row.object for row in found.delisted], [at])
         self._claimer.judge(part.job, [*found.same, *found.new])
         self._claimer.judge_objects(part.job, found.unsure)
 
@@ -224,28 +226,27 @@ class Listing:
     def _delist(self, part: Part, objects: list[str],
                 at: Instant) -> None:
         """Record that the catalogue no longer lists *objects*."""
-        self._sync(part.job, [], objects, at)
+        self._sync(part.job, [], objects, [at])
 
     def _record(self, job: Job, found: Differences) -> None:
         """Record the objects that the store must list."""
-        for (at, *later), listed in found.listed.items():
-            self._sync(job, listed, [], at, later)
+        for readings, listed in found.listed.items():
+            self._sync(job, listed, [], readings)
 
     def _sync(self, job: Job, listed: list[ports.Listed],
-              delisted: list[str], at: Instant,
-              later: Sequence[Instant] = ()) -> None:
+              delisted: list[str], readings: Sequence[Instant]) -> None:
         page = self._page
         for begin in range(0, max(len(listed), len(delisted)), page):
             start(self._sync_page(
                 job, listed[begin:begin + page], delisted[begin:begin + page],
-                at, later))
+                readings))
 
     def _sync_page(self, job: Job, listed: list[ports.Listed],
-                   delisted: list[str], at: Instant,
-                   later: Sequence[Instant]) -> Procedure[None]:
+                   delisted: list[str], readings: Sequence[Instant]
+                   ) -> Procedure[None]:
         unrecorded = yield from call(
             self._store, ports.ClaimStore.sync, job.name, listed, delisted,
-            at=at, later=later)
+            readings=readings)
         if unrecorded:
             # The store could not record all objects, so walk the part again
             # soon.
@@ -341,7 +342,7 @@ class SharedListing(Listing):
         own_rows = [row for row in rows if part.ring
                     and part.ring.owner_at(row.position) == self._identity]
         self._claimer.give_up_delisted(part.job, own_rows, at)
-        self._sync(part.job, [], [row.object for row in own_rows], at)
+        self._sync(part.job, [], [row.object for row in own_rows], [at])
         self._list_again(part, [row.object for row in own_rows], at)
 
     def _list_again(self, part: Part, objects: list[str],
