@@ -32,6 +32,21 @@ _PAIR = struct.Struct('>II')
 _DIGESTS = 9_999_999
 # Maximum number of earlier schedules of a job that the store records.
 _MOST_DEFINITIONS = 16
+# Minimum and maximum of :func:`attendance_gap`, in seconds.
+_GAPS = 2.0, 30.0
+#: Number of records, within :func:`attendance_gap`, that a job is attended.
+RECORDS_PER_GAP = 3
+
+
+def attendance_gap(period: float) -> float:
+    """Return the time that may pass until schedulers attend a job again.
+
+    A longer time is a gap, in which no scheduler has attended the job.
+
+    :param period: Seconds between two ticks of the job.
+    :returns: Seconds.
+    """
+    return min(max(period, _GAPS[0]), _GAPS[1])
 
 
 def mark_of(schedule: str) -> int:

@@ -15,6 +15,7 @@ operators have done on purpose is no finding: a paused job, a drained member.
 import collections
 import dataclasses
 import enum
+import math
 from collections.abc import Collection
 from collections.abc import Container
 from collections.abc import Iterable
@@ -25,6 +26,8 @@ from typing import TYPE_CHECKING
 from typing import Any
 from typing import NamedTuple
 
+from distperiodic.core.job_set import RECORDS_PER_GAP
+from distperiodic.core.job_set import attendance_gap
 from distperiodic.core.live import Live
 from distperiodic.core.member import ring_digest
 from distperiodic.core.schedule import SECOND
@@ -671,11 +674,15 @@ def _jobs(facts: Facts) -> Iterator[Finding]:
     served = not any(_slow(facts)) and any(
         not row.part and not row.drained and _is_live(facts, row)
         for row in facts.members)
-    patience = (facts.session_timeout + 3 * facts.sweep_interval) * SECOND
     for job in facts.jobs:
         if job.paused:
             continue
         about = f'job {job.name}'
+        # Schedulers record seldom that they attend a job with a long period.
+        recorded = attendance_gap(
+            (job.period or math.inf) / SECOND) / RECORDS_PER_GAP
+        patience = SECOND * (max(facts.session_timeout, recorded)
+                             + 3 * facts.sweep_interval)
         if served and job.unattended and job.attended is not None and (
                 job.attended < facts.now - patience):
             yield _found('job-unscheduled', about, job.attended)

@@ -317,6 +317,12 @@ CASES = {
         {'jobs': (job(attended=14, unattended=True),), **report(
             store={'calls': 9, 'p50_s': 1.5, 'slow_s': 3})},
         {('store-slow', 'store')}),
+    'a job with a long period, in a group with a short session timeout': (
+        {'jobs': (job(attended=12, unattended=True),), 'session_timeout': 3},
+        set()),
+    'a job with a short period, in a group with a short session timeout': (
+        {'jobs': (job(attended=12, unattended=True, period=6),),
+         'session_timeout': 3}, {('job-unscheduled', 'job ping')}),
     'a removed job without objects': ({'jobs': (job(attended=14),)}, set()),
     'a paused job that no scheduler has': (
         {'jobs': (job(attended=14, unattended=True, paused=True),)}, set()),

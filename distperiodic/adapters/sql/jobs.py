@@ -16,6 +16,7 @@ from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.core import due
 from distperiodic.core.job import COMMAND_PREFIX
+from distperiodic.core.job_set import RECORDS_PER_GAP
 from distperiodic.core.job_set import adopted
 from distperiodic.core.job_set import mark_of
 from distperiodic.core.schedule import SECOND
@@ -278,7 +279,7 @@ def attendance(rows: Mapping[str, Any], jobs: Mapping[str, float],
                 abs(now - row.attended_until) > gap):
             since = now
             found.begun.append(row.id)
-        elif now - row.attended_until > gap / 3:
+        elif now - row.attended_until > gap / RECORDS_PER_GAP:
             found.continuing.append(row.id)
         found.found[name] = _status(
             row, since, checked.get(name))

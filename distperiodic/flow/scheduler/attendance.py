@@ -25,6 +25,7 @@ from typing import NamedTuple
 from distperiodic import ports
 from distperiodic.core import due
 from distperiodic.core.job import Job
+from distperiodic.core.job_set import attendance_gap
 from distperiodic.core.job_set import mark_of
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
@@ -34,10 +35,6 @@ from distperiodic.flow.procedure import start
 from distperiodic.flow.scheduler.callbacks import Callbacks
 
 LOG = logging.getLogger(__name__)
-
-# If no scheduler serves a job for longer than one period of the job, there is
-# a gap. These are the minimum and the maximum of that time, in seconds.
-_GAPS = 2.0, 30.0
 
 
 class _Reopened(NamedTuple):
@@ -109,8 +106,8 @@ class Attendance:
         self._interval = interval
         now = clock.now()
         self._gaps = {
-            name: min(max(job.schedule.period_us(now) / SECOND, _GAPS[0]),
-                      _GAPS[1]) for name, job in jobs.items()}
+            name: attendance_gap(job.schedule.period_us(now) / SECOND)
+            for name, job in jobs.items()}
         self._statuses: dict[str, ports.JobStatus] = {}
         self._schedules = _SchedulesInForce(jobs)
         self._members = members
