@@ -89,7 +89,7 @@ def test_a_command_opens_the_store_once(argv, tmp_path, monkeypatch):
     schema.sync(url)
     with contextlib.closing(SqlClaimStore(
             url, namespace='distperiodic')) as claims:
-        claims.adopt({'ping': 'every 60s'})
+        claims.adopt({'ping': 'every 60000000'})
     opened, connect = [], schema.connect
 
     def counted(*args, **limits):
