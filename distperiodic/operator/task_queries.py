@@ -118,7 +118,6 @@ def page(store: GroupReader, status: str | None, type_: str | None,
     :raises UnknownTask: No task has the id *after*.
     :raises InvalidTask: An argument cannot be used.
     """
-    # This module loads the ORM of SQLAlchemy, which takes long.
     from distperiodic.adapters.sql import task_arguments
     found = task_arguments.page(status, type_, queue, limit, after)
     return store.read(lambda connection: task_reader.page(

@@ -14,8 +14,6 @@ import re
 import urllib.parse
 from collections.abc import Callable
 
-from oslo_utils import strutils
-
 from distperiodic import exceptions
 from distperiodic.core import redaction
 
@@ -133,9 +131,22 @@ def _file(value: str) -> str | None:
         value) else 'is not a file that this user can read; correct it'
 
 
+def _is_true(value: str, strict: bool = False) -> bool:
+    """Return the truth value of an option.
+
+    :param strict: True if only true and false are valid. Otherwise any other
+        value is false.
+    :raises ValueError: *value* is not valid.
+    """
+    # Most URLs have no such option. The module is slow to load, because it
+    # compiles hundreds of regular expressions.
+    from oslo_utils import strutils
+    return bool(strutils.bool_from_string(value, strict=strict))
+
+
 def _yes_or_no(value: str) -> str | None:
     try:
-        strutils.bool_from_string(value, strict=True)
+        _is_true(value, strict=True)
     except ValueError:
         return 'is neither true nor false; write one of them'
     return None
@@ -217,7 +228,7 @@ def _options(scheme: str, query: str) -> str | None:
             continue
         if known[other] is _yes_or_no:
             value = 'true'
-            enabled = strutils.bool_from_string(given.get(other, ['no'])[-1])
+            enabled = _is_true(given.get(other, ['no'])[-1])
         else:
             value = 'FILE'
             enabled = other in given
@@ -266,8 +277,8 @@ def has_tls(backend_url: str) -> bool:
     scheme, _, rest = backend_url.partition('://')
     query = urllib.parse.parse_qs(rest.partition('?')[2])
     return scheme == 'etcd3+https' or any(
-        strutils.bool_from_string(query.get(name, [''])[-1])
-        for name in ('use_ssl', 'ssl'))
+        _is_true(query[name][-1]) for name in ('use_ssl', 'ssl')
+        if name in query)
 
 
 def complete_url(url: str, seconds: float) -> str:

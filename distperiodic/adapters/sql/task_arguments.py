@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import orm
 
 from distperiodic import exceptions
 from distperiodic.adapters.sql import tables
@@ -100,6 +99,9 @@ def check_session(session: Any) -> None:
 
     :raises InvalidTask: *session* cannot be used.
     """
+    # Queries of operators use this module, and do not need the ORM, which is
+    # slow to load.
+    from sqlalchemy import orm
     if not isinstance(
             session, (orm.Session, orm.scoped_session, sa.Connection)):
         raise exceptions.InvalidTask(
