@@ -56,7 +56,7 @@ class PartitionShow(display.List):
             'State': lambda one: state_of(
                 one, found, settings.session_timeout),
             'Since': lambda one: configured.second(one.since),
-            'Heartbeat': lambda one: cells.age(one.age),
+            'Heartbeat (s)': lambda one: cells.age(one.age),
             'Process': lambda one: one.process}
         return found.workers
 

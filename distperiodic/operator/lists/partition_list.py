@@ -43,7 +43,7 @@ class Partitions(cells.DeclaredList['PartitionState']):
             'Active': lambda one: wording.identity(one.active),
             'Since': lambda one: wording.second(one.since)
             if one.active else '',
-            'Heartbeat': lambda one: next((
+            'Heartbeat (s)': lambda one: next((
                 cells.age(worker.age) for worker in one.workers
                 if worker.process == one.active), ''),
             'Standby': lambda one: sum(
