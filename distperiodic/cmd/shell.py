@@ -41,7 +41,8 @@ _INTERRUPTED = 130
 #: The commands in the order of ``--help``. Commands of plug-ins come last.
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ('Run', ('demo', 'scheduler', 'worker')),
-    ('Check that all is well', ('status', 'top', 'web', 'doctor', 'audit')),
+    ('Check that all is well', (
+        'status', 'top', 'web', 'metrics', 'doctor', 'audit')),
     ('Show runs, ticks and the reasons of missed runs', (
         'running', 'waiting', 'next', 'why', 'history', 'objects', 'dead list',
         'job list')),
@@ -65,8 +66,8 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
-# Commands that run until they are stopped.
-_SERVICES = dict(GROUPS)['Run']
+# Commands that may run until they are stopped.
+_LASTING = (*dict(GROUPS)['Run'], 'metrics')
 #: Errors that the caller of a command can correct.
 _UNUSABLE = (exceptions.ConfigError, exceptions.InvalidTask,
              exceptions.UnknownTask)
@@ -201,7 +202,7 @@ class Shell(app.App):
             return _code_of(exc)
 
     def run_subcommand(self, argv: list[str]) -> int:
-        if argv[0] in _SERVICES:
+        if argv[0] in _LASTING:
             gc.enable()
         factory, name, rest = self._find(argv)
         found = factory(self, self.options, cmd_name=name)

@@ -24,6 +24,9 @@ class MetricSource(enum.StrEnum):
     #: The events and the status of the processes, at ``metrics_listen`` or in
     #: the registry of the program.
     PROCESS = 'process'
+    #: The tables and the coordination service, which ``distperiodic metrics``
+    #: reads. No process is needed.
+    STORE = 'store'
 
 
 class MergedBy(enum.StrEnum):
@@ -135,11 +138,71 @@ SERVICES_HEALTHY = Metric(
     'Started services that are certain of their membership, reach their '
     'store, and are not stalled.')
 
+
+def _of_store(name: str, labels: tuple[str, ...], text: str) -> Metric:
+    return Metric(name, _GAUGE, labels, text, MetricSource.STORE)
+
+
+FINDINGS = _of_store(
+    'distperiodic_findings', ('code', 'severity'),
+    'Findings of distperiodic status. All codes are present.')
+STORE_UP = _of_store(
+    'distperiodic_store_up', (), '1 if the store could be read, otherwise 0.')
+COORDINATION_UP = _of_store(
+    'distperiodic_coordination_up', (),
+    '1 if the coordination service could be read, otherwise 0.')
+MEMBERS = _of_store(
+    'distperiodic_members', ('role',),
+    'Live members of the group, including drained ones.')
+DRAINED_MEMBERS = _of_store(
+    'distperiodic_drained_members', ('role',),
+    'Live members that operators have drained.')
+REPORTED_SLOTS = _of_store(
+    'distperiodic_reported_slots', ('partition', 'state'),
+    'Threads for handlers in the last reports of the live members: busy, '
+    'free, or replaced because they hang.')
+RUNS_WAITING = _of_store(
+    'distperiodic_runs_waiting', ('partition',),
+    'Claimed objects and ready steps of tasks that wait for a worker.')
+OLDEST_DUE = _of_store(
+    'distperiodic_oldest_due_seconds', ('job',),
+    'Time for which the oldest due object, or ready step, has waited for its '
+    'start.')
+JOB_PERIOD = _of_store(
+    'distperiodic_job_period_seconds', ('job',),
+    'Time between two ticks of the job.')
+JOB_PAUSED = _of_store(
+    'distperiodic_job_paused', ('job',),
+    '1 if an operator has paused the job, otherwise 0.')
+LAST_SUCCESS = _of_store(
+    'distperiodic_last_success_timestamp_seconds', ('job',),
+    'Newest tick of the last day at which an object of the job succeeded.')
+LOST_OBJECTS = _of_store(
+    'distperiodic_history_lost_objects', ('job',),
+    'Objects that lost a tick in the last ten minutes.')
+STUCK_TASKS = _of_store(
+    'distperiodic_stuck_tasks', (), 'Tasks that need an operator.')
+HALTED_QUEUES = _of_store(
+    'distperiodic_halted_queues', (), 'Ordered queues that are halted.')
+FACTS_COMPLETE = _of_store(
+    'distperiodic_facts_complete', (),
+    '1 if everything could be read, 0 if values are missing.')
+FACTS_TIMESTAMP = _of_store(
+    'distperiodic_facts_timestamp_seconds', (),
+    'When the values were read.')
+FACTS_DURATION = _of_store(
+    'distperiodic_facts_duration_seconds', (),
+    'Time that the reading of the values took.')
+
 #: All metrics, in the order of the documentation.
 METRICS = (
     TICKS_DUE, CLAIMS, CLAIM_DELAY, DISPATCHED, RUN_WAITING, RUNS_STARTED,
     RUN_LATENESS, RUN_DURATION, RUNS, FENCED, LEASES_LOST, TAKEN_OVER,
     RECLAIMED, TICKS_SKIPPED, TICKS_LOST, CATALOGUE_READS, CATALOGUE_OBJECTS,
     TASKS, QUEUES_HALTED, REJECTED_MESSAGES, MEMBER_CHANGES, EVENTS_DROPPED,
-    SLOTS, OBJECTS_QUEUED, MEMBERS_SEEN, SERVICES, SERVICES_HEALTHY)
+    SLOTS, OBJECTS_QUEUED, MEMBERS_SEEN, SERVICES, SERVICES_HEALTHY,
+    FINDINGS, STORE_UP, COORDINATION_UP, MEMBERS, DRAINED_MEMBERS,
+    REPORTED_SLOTS, RUNS_WAITING, OLDEST_DUE, JOB_PERIOD, JOB_PAUSED,
+    LAST_SUCCESS, LOST_OBJECTS, STUCK_TASKS, HALTED_QUEUES, FACTS_COMPLETE,
+    FACTS_TIMESTAMP, FACTS_DURATION)
 BY_NAME = {metric.name: metric for metric in METRICS}

@@ -34,6 +34,8 @@ _lease = tables.lease
 _LOADED = 20_000
 # Maximum number of failures that :meth:`Activity.failing` reads.
 _FAILURES = 20_000
+# Seconds for which the last success of a job is searched in the history.
+_SUCCESS_WITHIN = 86_400.0
 
 
 class Ticked(NamedTuple):
@@ -368,6 +370,25 @@ def _times(store: GroupReader, jobs: Collection[int], first: int, last: int
             started + Histogram.parse(row.started),
             ran + Histogram.parse(row.ran))
     return found
+
+
+def last_successes(store: GroupReader) -> dict[str, int]:
+    """Return the newest tick of the last day at which an object of a job
+    succeeded, by the name of the job.
+    """
+    # The primary key gives the rows of a job from the newest tick on, so a job
+    # that succeeds costs a few rows.
+    newest = (
+        sa.select(_history.c.tick)
+        .where(_history.c.job == _job.c.id, _history.c.done > 0,
+               _history.c.tick >= store.dialect.now
+               - round(_SUCCESS_WITHIN * 1e6))
+        .order_by(_history.c.tick.desc()).limit(1)
+        .correlate(_job).scalar_subquery())
+    return {row.name: row.tick for row in store.rows(
+        sa.select(_job.c.name, newest.label('tick')).where(
+            _job.c.space == store.namespace, _job.c.kind == tables.KIND))
+        if row.tick is not None}
 
 
 def loads(store: GroupReader, since: int) -> list[Load]:

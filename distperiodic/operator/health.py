@@ -307,6 +307,8 @@ class JobFacts(NamedTuple):
     unattended: bool
     #: The last ticks, the newest first.
     ticks: Sequence[Recent] = ()
+    #: Text of the schedule in force. Empty means that it is unknown.
+    schedule: str = ''
 
 
 class ExpiredLeases(NamedTuple):

@@ -102,7 +102,7 @@ def jobs(store: GroupReader, now: Instant,
             row.attended_until is not None
             and row.attended_until < now - unattended * SECOND
             and _is_listed(connection, row.id),
-            ticks.get(row.id, ())) for row in rows]
+            ticks.get(row.id, ()), row.schedule or '') for row in rows]
     return store.read_snapshot(work)
 
 

@@ -38,7 +38,8 @@ def test_each_metric_is_exposed_with_its_type_and_its_values(registry):
 
     assert families == {
         metric.name.removesuffix('_total'): metric.kind
-        for metric in table.METRICS}
+        for metric in table.METRICS
+        if metric.source is table.MetricSource.PROCESS}
     assert found['distperiodic_runs_total', ('job', 'poll'),
                  ('outcome', 'done')] == 4
     name = 'distperiodic_run_waiting_seconds'
@@ -52,7 +53,8 @@ def test_no_label_has_an_object_a_task_or_the_text_of_an_error():
     labels = {label for metric in table.METRICS for label in metric.labels}
 
     assert labels == {'job', 'path', 'outcome', 'cause', 'result', 'type',
-                      'status', 'role', 'change', 'partition', 'state'}
+                      'status', 'role', 'change', 'partition', 'state',
+                      'code', 'severity'}
 
 
 def test_a_name_of_a_job_cannot_forge_a_line(registry):

@@ -30,16 +30,19 @@ class TallyCollector(registries.Collector):
     """Collector of prometheus_client for the values of a tally.
 
     :param read: Returns the values; called at each collection.
+    :param source: Origin of the metrics.
     """
 
-    def __init__(self, read: Callable[[], Tally]):
+    def __init__(self, read: Callable[[], Tally],
+                 source: MetricSource = MetricSource.PROCESS):
         self._read = read
+        self._source = source
 
     def describe(self) -> Iterator[core.Metric]:
-        return iter(_families().values())
+        return iter(_families(self._source).values())
 
     def collect(self) -> Iterator[core.Metric]:
-        tally, families = self._read(), _families()
+        tally, families = self._read(), _families(self._source)
         for key, value in sorted(tally.values.items()):
             families[key.metric].add_sample(key.metric, _labels(key), value)
         for key, found in sorted(
@@ -54,11 +57,11 @@ class TallyCollector(registries.Collector):
         return iter(families.values())
 
 
-def _families() -> dict[str, core.Metric]:
-    """Return the metrics of processes, without values, by name."""
+def _families(source: MetricSource) -> dict[str, core.Metric]:
+    """Return the metrics of one source, without values, by name."""
     return {metric.name: core.Metric(
         metric.name.removesuffix('_total'), metric.help, metric.kind.value)
-        for metric in METRICS if metric.source is MetricSource.PROCESS}
+        for metric in METRICS if metric.source is source}
 
 
 def _labels(key: Key) -> dict[str, str]:
@@ -83,15 +86,37 @@ def register(read: Callable[[], Tally],
             f'for each registry, or pass another registry: {exc}') from None
 
 
-def serve(read: Callable[[], Tally], address: Address) -> WSGIServer:
+def _registry_of(read: Callable[[], Tally], source: MetricSource
+                 ) -> registries.CollectorRegistry:
+    registry = registries.CollectorRegistry()
+    registry.register(TallyCollector(read, source))
+    return registry
+
+
+def text(read: Callable[[], Tally], source: MetricSource) -> str:
+    """Return the metrics in the text format of Prometheus."""
+    return prometheus_client.generate_latest(
+        _registry_of(read, source)).decode()
+
+
+def write(read: Callable[[], Tally], source: MetricSource, path: str) -> None:
+    """Replace a file with the metrics in the text format of Prometheus.
+
+    A reader of the file sees all the old metrics or all the new ones.
+
+    :raises OSError: The file cannot be written.
+    """
+    prometheus_client.write_to_textfile(path, _registry_of(read, source))
+
+
+def serve(read: Callable[[], Tally], address: Address,
+          source: MetricSource = MetricSource.PROCESS) -> WSGIServer:
     """Serve the metrics over HTTP, in a thread of its own.
 
     :returns: The server. Call ``shutdown()`` and then ``server_close()`` to
         end it.
     :raises OSError: The address cannot be used.
     """
-    registry = registries.CollectorRegistry()
-    registry.register(TallyCollector(read))
     server, _ = prometheus_client.start_http_server(
-        address.port, address.host, registry)
+        address.port, address.host, _registry_of(read, source))
     return server
