@@ -67,7 +67,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 # Commands that may run until they are stopped.
-_LASTING = (*dict(GROUPS)['Run'], 'metrics')
+_LASTING = (*dict(GROUPS)['Run'], 'top', 'web', 'metrics')
 #: Errors that the caller of a command can correct.
 _UNUSABLE = (exceptions.ConfigError, exceptions.InvalidTask,
              exceptions.UnknownTask)
