@@ -113,7 +113,7 @@ def test_an_object_is_due_next_by_its_own_schedule(scene):
     now = scene.store.now()
     scene.store.adopt({'poll': 'every 3600000000000'})
     scene.store.sync('poll', [Listed(
-        'a', Attributes('every 60000000'), now - 1)], [], at=now)
+        'a', Attributes('every 60000000'), now - 1)], [], readings=[now])
 
     following = scene.explain(tasks=False)['next_tick']
 

@@ -11,6 +11,8 @@ import re
 import subprocess
 import time
 import uuid
+from urllib import error
+from urllib import request
 
 import kazoo.client
 import kazoo.security
@@ -26,6 +28,7 @@ from tests import services
 from tests import waiting
 from tests.functional import commands
 from tests.functional import test_cmd
+from tests.services import ports
 from tests.services.rabbitmq import PASSWORD
 
 COORDINATION = 'planted-zookeeper'
@@ -63,9 +66,12 @@ COMMANDS = {
     'member drain': ['none'], 'member undrain': ['none'],
     'member set': ['pool_size', '4', 'none'],
     'member unset': ['pool_size', 'none'],
+    # Without a terminal, this prints an error.
+    'metrics': [], 'top': [], 'waiting': [],
 }
 LOUDLY = ['--debug', '-v', '-v']
-GO_ON = {'demo', 'scheduler', 'worker'}
+GO_ON = {'demo', 'scheduler', 'web', 'worker'}
+PAGES = '/', '/api/', '/members', '/ring', '/events', '/jobs/none'
 
 
 def found(text):
@@ -102,6 +108,26 @@ def everything(service, *argv):
     return done.stdout + done.stderr
 
 
+def pages(service):
+    """Return pages of the group, and the log of the program that serves them.
+    """
+    address = f'127.0.0.1:{ports.free_port()}'
+    said = ''
+    with commands.Running(
+            service.place / 'web.log', *LOUDLY, 'web', '--listen', address,
+            '--config-file', service.config, cwd=service.place) as web:
+        waiting.wait_until(lambda: address in web.said(), 60)
+        for page in PAGES:
+            try:
+                with request.urlopen(f'http://{address}{page}') as answer:
+                    said += answer.read().decode()
+            except error.HTTPError as exc:
+                said += exc.read().decode()
+        web.terminate()
+        web.wait(60)
+        return said + web.said()
+
+
 def test_every_command_is_checked():
     names = {name for name, _ in commandmanager.CommandManager(
         'distperiodic.cli')}
@@ -126,11 +152,13 @@ def test_no_service_and_no_command_prints_a_secret(service):
             program.terminate()
             program.wait(60)
             said[program.log.stem] = program.said()
+    said['web'] = pages(service)
 
     # Each command has run, and the programs have logged at DEBUG.
     assert [name for name, text in said.items() if '--help' in text] == []
     assert 'Sending request' in said['scheduler']
     assert 'Sending request' in said['status']
+    assert service.group in said['web'] and 'findings' in said['web']
     assert {name: found(text) for name, text in said.items()
             if found(text)} == {}
 

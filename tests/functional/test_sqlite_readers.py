@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.core.ring import Arc
 from distperiodic.operator import activity
 from distperiodic.operator import health_queries
 from distperiodic.operator import queries
@@ -74,7 +75,7 @@ def test_a_reader_does_not_wait_for_a_writer(place, look):
         looker = SqlClaimStore(place.url, namespace=place.group)
 
         def call(store):
-            return store.rows('poll', -2 ** 63, 2 ** 63 - 1, limit=9)
+            return store.rows('poll', Arc(-2 ** 63, 2 ** 63 - 1), limit=9)
     writer = database.make_engine(place.url)
     try:
         with writer.begin() as connection:
