@@ -2,7 +2,6 @@
 """``distperiodic dead list|requeue``: objects whose runs failed for good."""
 
 import argparse
-from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
@@ -10,9 +9,6 @@ from distperiodic.cmd import display
 from distperiodic.cmd.session import RecordedCommand
 from distperiodic.cmd.session import Session
 from distperiodic.operator.lists import dead_list
-
-if TYPE_CHECKING:
-    pass
 
 
 class DeadList(dead_list.DeadObjects, display.List):

@@ -3,14 +3,10 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 from typing import Any
 
 from distperiodic.cmd import display
 from distperiodic.operator.lists import tick_list
-
-if TYPE_CHECKING:
-    pass
 
 _ALWAYS = ('Job', 'Tick', 'Due', 'Done', 'Mean late (ms)', 'Most late (ms)',
            'Mean run (ms)')

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``distperiodic objects``: when each object was last served."""
 
-from typing import TYPE_CHECKING
 
 from distperiodic.cmd import display
 from distperiodic.operator.lists import object_list
-
-if TYPE_CHECKING:
-    pass
 
 
 class Objects(object_list.ServedObjects, display.List):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from distperiodic.operator.partitions import PartitionState
-    from distperiodic.operator.partitions import PartitionWorker
+    from distperiodic.operator.partitions import ServingWorker
 
 
 class PartitionList(partition_list.Partitions, display.List):
@@ -39,7 +39,7 @@ class PartitionShow(display.List):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         _add_partition(parser)
 
-    def fetch(self, sources: Sources) -> 'Sequence[PartitionWorker]':
+    def fetch(self, sources: Sources) -> 'Sequence[ServingWorker]':
         settings = sources.check_store()
         from distperiodic.operator import partitions
         found = partitions.partition(
@@ -61,7 +61,7 @@ class PartitionShow(display.List):
         return found.workers
 
 
-def state_of(worker: 'PartitionWorker', partition: 'PartitionState',
+def state_of(worker: 'ServingWorker', partition: 'PartitionState',
              timeout: float) -> str:
     """Return the state of a worker in one word."""
     if worker.age > timeout:

@@ -3,7 +3,6 @@
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
@@ -12,9 +11,6 @@ from distperiodic.cmd.session import RecordedCommand
 from distperiodic.cmd.session import Session
 from distperiodic.core.workflow import Status
 from distperiodic.operator.lists import task_list
-
-if TYPE_CHECKING:
-    pass
 
 # Number of stuck tasks that are read at a time.
 _PAGE = 500

@@ -172,9 +172,9 @@ def _listed(title: str, one: cells.DeclaredList[Any],
 def _section(title: str, titles: Sequence[str], values: Sequence[Any],
              sentence: str = '', essential: Sequence[str] = ()
              ) -> 'Section':
-    from distperiodic.cmd.top_screen import Row
+    from distperiodic.cmd.top_screen import ScreenRow
     from distperiodic.cmd.top_screen import Section
-    rows = [Row(list(map(str, row))) for row in values]
+    rows = [ScreenRow(list(map(str, row))) for row in values]
     if 'Object' in titles:
         job, key = titles.index('Job'), titles.index('Object')
         rows = [row._replace(about=(row.cells[job], row.cells[key]))

@@ -29,7 +29,7 @@ _KEYS = ('q quit   space pause   / filter   ↑ ↓ select   '
 _COLOURS = {Severity.FAILURE: 'bold red', Severity.WARNING: 'yellow'}
 
 
-class Row(NamedTuple):
+class ScreenRow(NamedTuple):
     """One row of a section."""
 
     cells: Sequence[str]
@@ -47,7 +47,7 @@ class Section(NamedTuple):
 
     title: str
     columns: Sequence[str]
-    rows: Sequence[Row]
+    rows: Sequence[ScreenRow]
     #: Sentence about the list, for example that it is empty.
     sentence: str = ''
     #: Columns to keep if the table is too wide.
@@ -203,7 +203,7 @@ def _findings(findings: Sequence[Finding], width: int) -> Iterator[Text]:
                    'status', 'dim')
 
 
-def _table(section: Section, rows: Sequence[Row],
+def _table(section: Section, rows: Sequence[ScreenRow],
            selected: tuple[str, str] | None, width: int) -> Table:
     columns, cells = _columns_that_fit(section, [
         [printable.escaped(cell) for cell in row.cells] for row in rows],

@@ -5,5 +5,5 @@ from distperiodic.cmd import display
 from distperiodic.operator.lists import waiting_list
 
 
-class Waiting(waiting_list.WaitingJobs, display.List):
+class WaitingList(waiting_list.WaitingJobs, display.List):
     pass

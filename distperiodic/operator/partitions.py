@@ -17,7 +17,7 @@ _partition = tables.partition
 _worker = tables.partition_worker
 
 
-class PartitionWorker(NamedTuple):
+class ServingWorker(NamedTuple):
     """A worker of a partition, at the time of its last heartbeat."""
 
     #: Name of the worker's process.
@@ -53,9 +53,9 @@ class PartitionState(NamedTuple):
     promoted_by: str
     #: The workers of the partition, in order of name, without workers in
     #: ``mode = shared`` and workers that have stopped.
-    workers: tuple[PartitionWorker, ...]
+    workers: tuple[ServingWorker, ...]
 
-    def present(self, within: float) -> list[PartitionWorker]:
+    def present(self, within: float) -> list[ServingWorker]:
         """Return the workers with a heartbeat in the last *within* seconds."""
         return [one for one in self.workers if one.age <= within]
 
@@ -135,13 +135,13 @@ def _check_candidate(found: PartitionState, member: str,
 def _read(connection: sa.Connection,
           group: GroupReader) -> list[PartitionState]:
     now = group.dialect.lease_now
-    workers: dict[str, list[PartitionWorker]] = {}
+    workers: dict[str, list[ServingWorker]] = {}
     for row in connection.execute(sa.select(
             _worker, (now - _worker.c.seen).label('age')).where(
                 _worker.c.space == group.namespace,
                 _worker.c.role.not_in([Role.SHARED, Role.GONE])
             ).order_by(_worker.c.worker)):
-        workers.setdefault(row.partition, []).append(PartitionWorker(
+        workers.setdefault(row.partition, []).append(ServingWorker(
             row.worker, Role(row.role), row.since, max(0.0, row.age / 1e6)))
     return [_partition_of(row, tuple(workers.get(row.name, ())))
             for row in connection.execute(sa.select(
@@ -151,7 +151,7 @@ def _read(connection: sa.Connection,
             if row.fence or row.name in workers]
 
 
-def _partition_of(row: Any, workers: tuple[PartitionWorker, ...]
+def _partition_of(row: Any, workers: tuple[ServingWorker, ...]
                   ) -> PartitionState:
     return PartitionState(
         row.name, row.worker or '', row.fence, row.since, row.left / 1e6,

@@ -59,7 +59,7 @@ class ErrorGroup(NamedTuple):
     last: str
 
 
-class Step(NamedTuple):
+class Moment(NamedTuple):
     """A known instant in the life of an object."""
 
     at: str
@@ -195,16 +195,16 @@ def object_page(request: PageRequest, job: str, key: str) -> Page:
         record(fields), 'jobs')
 
 
-def _timeline(found: Object, facts: Mapping[str, Any]) -> list[Step]:
+def _timeline(found: Object, facts: Mapping[str, Any]) -> list[Moment]:
     """Return what the store knows about an object, the newest first."""
     claim = found.claim
     assert claim is not None
-    steps: list[tuple[int, Step]] = []
+    steps: list[tuple[int, Moment]] = []
 
     def add(at: int | None, what: str, detail: str = '',
             state: str = '') -> None:
         if at is not None:
-            steps.append((at, Step(
+            steps.append((at, Moment(
                 wording.second(at), what, detail, state)))
     for one in found.failed:
         add(one.tick, 'tick failed for good',
@@ -226,5 +226,5 @@ def _timeline(found: Object, facts: Mapping[str, Any]) -> list[Step]:
     add(claim.since, 'listed in the catalogue')
     following = facts.get('next tick')
     steps.sort(key=lambda one: -one[0])
-    ahead = [Step(str(following), 'next tick', '', '')] if following else []
+    ahead = [Moment(str(following), 'next tick', '', '')] if following else []
     return ahead + [step for _, step in steps]

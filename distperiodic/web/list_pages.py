@@ -27,7 +27,7 @@ from distperiodic.operator.member_rows import role
 from distperiodic.web.page import Link
 from distperiodic.web.page import Page
 from distperiodic.web.page import PageRequest
-from distperiodic.web.page import Table
+from distperiodic.web.page import PageTable
 from distperiodic.web.page import read_list
 
 
@@ -145,7 +145,7 @@ def ring(request: PageRequest) -> Page:
                           default=1))
 
 
-def _page(title: str, section: str, table: Table,
+def _page(title: str, section: str, table: PageTable,
           template: str = 'list.html', **values: Any) -> Page:
     return Page(title, template, {'table': table, **values}, table.data,
                 section)

@@ -13,7 +13,7 @@ from distperiodic.operator.lists import job_list
 from distperiodic.web.list_pages import job_links
 from distperiodic.web.page import Page
 from distperiodic.web.page import PageRequest
-from distperiodic.web.page import Table
+from distperiodic.web.page import PageTable
 from distperiodic.web.page import read_list
 
 # Maximum number of jobs on the first page.
@@ -45,7 +45,7 @@ def overview(request: PageRequest) -> Page:
     facts = sources.facts()
     status = GroupStatus(facts)
     numbers = group_numbers.of_facts(facts)
-    table: Table | None = None
+    table: PageTable | None = None
     names: list[str] = []
     if facts.stored:
         try:

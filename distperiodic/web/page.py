@@ -126,7 +126,7 @@ Link = Callable[[Mapping[str, Any]], str]
 
 
 @dataclasses.dataclass
-class Table:
+class PageTable:
     """A list as it stands on a page."""
 
     titles: Sequence[str]
@@ -165,7 +165,7 @@ class Table:
 
 def read_list(request: PageRequest, declared: DeclaredList[Any],
               links: Mapping[str, Link], *positional: str,
-              given: Sequence[tuple[str, str]] | None = None) -> Table:
+              given: Sequence[tuple[str, str]] | None = None) -> PageTable:
     """Return a list for a page.
 
     :param positional: Values of filters that the address of the page gives.
@@ -183,7 +183,7 @@ def read_list(request: PageRequest, declared: DeclaredList[Any],
     keys, data = declared.output(found, False)
     about = [' '.join(part.split()) for part in (
         declared.__doc__ or '').split('\n\n')]
-    return Table(
+    return PageTable(
         titles, rows, links, people,
         [dict(zip(map(cells.key, keys), row, strict=True))
          for row in cells.known(data)],
@@ -194,7 +194,7 @@ def read_list(request: PageRequest, declared: DeclaredList[Any],
 
 def read_part(request: PageRequest, declared: DeclaredList[Any],
               links: Mapping[str, Link], *positional: str,
-              given: Sequence[tuple[str, str]]) -> Table:
+              given: Sequence[tuple[str, str]]) -> PageTable:
     """Return a list that is a part of a page; see :func:`read_list`.
 
     If it cannot be read in time, its sentence gives the reason.
@@ -202,5 +202,5 @@ def read_part(request: PageRequest, declared: DeclaredList[Any],
     try:
         return read_list(request, declared, links, *positional, given=given)
     except exceptions.StoreUnavailable as exc:
-        return Table((), (), {}, 'This part cannot be read now: '
+        return PageTable((), (), {}, 'This part cannot be read now: '
                      f'{wording.one_line(exc)}.', None)

@@ -6,8 +6,8 @@ import io
 import pytest
 from rich.console import Console
 
-from distperiodic.cmd.top_screen import Row
 from distperiodic.cmd.top_screen import Screen
+from distperiodic.cmd.top_screen import ScreenRow
 from distperiodic.cmd.top_screen import Section
 from distperiodic.cmd.top_screen import Snapshot
 from distperiodic.cmd.top_screen import Wish
@@ -20,9 +20,10 @@ FINDING = Finding('task-stuck', Severity.FAILURE, None, 'task t1',
 
 def snapshot(objects=('h1', 'h2', 'h3'), findings=()):
     return Snapshot(1_000_000, "Group 'vm': 1 member", findings, [
-        Section('Jobs', ('Job', 'Schedule'), [Row(('ping', 'every 2 s'))]),
+        Section('Jobs', ('Job', 'Schedule'), [
+            ScreenRow(('ping', 'every 2 s'))]),
         Section('Running', ('Job', 'Object', 'Worker'), [
-            Row(('ping', one, f'worker of {one}'), ('ping', one))
+            ScreenRow(('ping', one, f'worker of {one}'), ('ping', one))
             for one in objects], '', ('Job', 'Object'))])
 
 

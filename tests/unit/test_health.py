@@ -29,7 +29,7 @@ from distperiodic.operator.activity import Failing
 from distperiodic.operator.live_group import Group
 from distperiodic.operator.member_rows import MemberRow
 from distperiodic.operator.partitions import PartitionState
-from distperiodic.operator.partitions import PartitionWorker
+from distperiodic.operator.partitions import ServingWorker
 from distperiodic.operator.task_queries import Halted
 from distperiodic.operator.task_queries import Overdue
 from distperiodic.operator.task_queries import Stuck
@@ -131,7 +131,7 @@ def waits(seconds, periods):
 def standby(active='w:0', *names):
     return PartitionState(
         'p', f'{active}~{NONCE}' if active else '', 1, NOW, 5.0, '', '',
-        tuple(PartitionWorker(f'{name}~{NONCE}', Role.STANDBY, NOW, 1.0)
+        tuple(ServingWorker(f'{name}~{NONCE}', Role.STANDBY, NOW, 1.0)
               for name in names))
 
 
