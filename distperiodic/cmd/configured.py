@@ -50,6 +50,17 @@ def add_tasks(parser: argparse.ArgumentParser, purpose: str) -> None:
         help=f'the PeriodicTasks class that schedulers run: {purpose}')
 
 
+def add_expected(parser: argparse.ArgumentParser) -> None:
+    """Add the options with the expected numbers of processes."""
+    parser.add_argument(
+        '--expect', type=positive, metavar='N',
+        help='number of schedulers expected; fewer cause a warning')
+    parser.add_argument(
+        '--expect-workers', type=positive, metavar='N',
+        help='number of workers expected in all partitions together; '
+             'fewer cause a warning')
+
+
 def refuse_in_one_line(parser: argparse.ArgumentParser, prog: str) -> None:
     """Make *parser* raise ConfigError on errors, instead of exiting."""
     def error(message: str) -> NoReturn:

@@ -40,13 +40,7 @@ class Metrics(Configured):
             '--output', metavar='FILE',
             help='write the metrics to a file, which is replaced at once, for '
                  'the textfile collector of node_exporter')
-        parser.add_argument(
-            '--expect', type=configured.positive, metavar='N',
-            help='number of schedulers expected; fewer cause a finding')
-        parser.add_argument(
-            '--expect-workers', type=configured.positive, metavar='N',
-            help='number of workers expected in all partitions together; '
-                 'fewer cause a finding')
+        configured.add_expected(parser)
 
     def take_action(self, parsed: argparse.Namespace) -> int:
         try:

@@ -31,13 +31,7 @@ class Status(display.Table):
     for_people = ('table',)
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            '--expect', type=configured.positive, metavar='N',
-            help='number of schedulers expected; fewer cause a warning')
-        parser.add_argument(
-            '--expect-workers', type=configured.positive, metavar='N',
-            help='number of workers expected in all partitions together; '
-                 'fewer cause a warning')
+        configured.add_expected(parser)
         parser.add_argument(
             '--watch', type=configured.seconds, metavar='N',
             help='show the group every N seconds, until Ctrl-C')

@@ -2,7 +2,6 @@
 """The pages that are lists: the same lists as those of the command line."""
 
 import collections
-import contextlib
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -136,7 +135,8 @@ def ring(request: PageRequest) -> Page:
     """Return the page of the ring, with the share of each member."""
     table = read_list(request, ring_list.RingShares(), {})
     shares: Sequence[tuple[str, float, float]] = ()
-    with contextlib.suppress(AttributeError):
+    # With the filter for arcs, the rows are no members.
+    if not request.value('arcs'):
         points = Ring(ring_members(table.found))
         shares = [(one.identity, points.share(one.identity),
                    one.points / len(points)) for one in table.found]
