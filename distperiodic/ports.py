@@ -788,26 +788,34 @@ class ClosedSink:
         """Ignore *event*."""
 
 
-class StoreQueue(Protocol):
+class CallQueue(Protocol):
     """Queue of store calls, so that the flow never waits for the store."""
-
-    @property
-    def away(self) -> bool:
-        """True while the store is unreachable; calls wait in the queue."""
 
     def submit(self, call: Callable[[ClaimStore], _Answer],
                then: Callable[[_Answer], None],
-               failed: Callable[[], None] = lambda: None, *,
-               urgent: bool = False) -> None:
+               failed: Callable[[], None] = lambda: None) -> None:
         """Queue *call*, and pass its result to *then* in the flow's thread.
 
         Calls run in order. The queue repeats a call while the store is
         unreachable, so each call must be idempotent.
 
         :param failed: Called instead of *then* if *call* can never succeed.
-        :param urgent: True executes *call* without waiting for the calls that
-            are not urgent. Renewals of leases are urgent, because a lease
-            could expire while its renewal waits.
+        """
+
+
+class StoreQueue(CallQueue, Protocol):
+    """The queues of calls to one store."""
+
+    @property
+    def away(self) -> bool:
+        """True while the store is unreachable; calls wait in the queue."""
+
+    @property
+    def urgent(self) -> CallQueue:
+        """Second queue, whose calls do not wait for the calls of the first.
+
+        Renewals of leases are urgent, because a lease could expire while its
+        renewal waits.
         """
 
 

@@ -13,7 +13,6 @@ from distperiodic import ports
 from distperiodic.core.claim import Authority
 from distperiodic.core.job import Job
 from distperiodic.flow.procedure import Procedure
-from distperiodic.flow.procedure import UrgentCalls
 from distperiodic.flow.procedure import call
 
 
@@ -50,7 +49,7 @@ class LeaseKeeper:
     """
 
     def __init__(self, store: ports.StoreQueue, seconds: float):
-        self._calls = UrgentCalls(store)
+        self._calls = store.urgent
         self._seconds = seconds
         #: Holders with a pending renewal request.
         self._pending: set[str] = set()

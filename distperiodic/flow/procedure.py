@@ -24,7 +24,6 @@ from typing import Any
 from typing import Concatenate
 from typing import NamedTuple
 from typing import ParamSpec
-from typing import Protocol
 from typing import TypeVar
 
 from distperiodic import ports
@@ -38,36 +37,16 @@ class CallFailed(Exception):  # noqa: N818
     """A call to the store can never succeed."""
 
 
-class CallQueue(Protocol):
-    """Queue of calls; see :class:`distperiodic.ports.StoreQueue`."""
-
-    def submit(self, call: Callable[[ports.ClaimStore], Any],
-               then: Callable[[Any], None],
-               failed: Callable[[], None]) -> None: ...
-
-
-class UrgentCalls:
-    """Queue of calls that do not wait for calls that are not urgent."""
-
-    def __init__(self, store: ports.StoreQueue):
-        self._store = store
-
-    def submit(self, call: Callable[[ports.ClaimStore], Any],
-               then: Callable[[Any], None],
-               failed: Callable[[], None]) -> None:
-        self._store.submit(call, then, failed, urgent=True)
-
-
 class PendingCalls:
     """Calls to a store of one kind, with the number of the pending ones.
 
     A process that stops waits for the answers that may give claims to it.
 
-    :param store: Queue to which the calls are submitted.
+    :param queue: Queue to which the calls are submitted.
     """
 
-    def __init__(self, store: ports.StoreQueue):
-        self._store = store
+    def __init__(self, queue: ports.CallQueue):
+        self._queue = queue
         self._number = 0
 
     def __bool__(self) -> bool:
@@ -80,10 +59,10 @@ class PendingCalls:
 
     def submit(self, call: Callable[[ports.ClaimStore], Any],
                then: Callable[[Any], None],
-               failed: Callable[[], None]) -> None:
-        """Submit a call; see :class:`distperiodic.ports.StoreQueue`."""
+               failed: Callable[[], None] = lambda: None) -> None:
+        """Submit a call; see :class:`distperiodic.ports.CallQueue`."""
         self._number += 1
-        self._store.submit(
+        self._queue.submit(
             call, functools.partial(self._ended, then),
             functools.partial(self._ended, failed))
 
@@ -97,7 +76,7 @@ class PendingCalls:
 class StoreCall(NamedTuple):
     """A call for whose answer a procedure waits."""
 
-    queue: CallQueue
+    queue: ports.CallQueue
     call: Callable[[ports.ClaimStore], Any]
 
 
@@ -105,7 +84,7 @@ class StoreCall(NamedTuple):
 Procedure = Generator[StoreCall, Any, _Result]
 
 
-def perform(queue: CallQueue, work: Callable[[ports.ClaimStore], _Answer]
+def perform(queue: ports.CallQueue, work: Callable[[ports.ClaimStore], _Answer]
             ) -> Procedure[_Answer]:
     """Call *work* with the store, in the thread of the store.
 
@@ -116,7 +95,7 @@ def perform(queue: CallQueue, work: Callable[[ports.ClaimStore], _Answer]
     return answer
 
 
-def call(queue: CallQueue,
+def call(queue: ports.CallQueue,
          method: Callable[Concatenate[ports.ClaimStore, _Parameters], _Answer],
          /, *args: _Parameters.args, **options: _Parameters.kwargs
          ) -> Procedure[_Answer]:
@@ -128,7 +107,7 @@ def call(queue: CallQueue,
         method.__name__, *args, **options))
 
 
-def call_steps(queue: CallQueue,
+def call_steps(queue: ports.CallQueue,
                method: Callable[
                    Concatenate[ports.StepStore, _Parameters], _Answer],
                /, *args: _Parameters.args, **options: _Parameters.kwargs
@@ -141,7 +120,7 @@ def call_steps(queue: CallQueue,
     return perform(queue, lambda store: made(store.steps))
 
 
-def call_partitions(queue: CallQueue,
+def call_partitions(queue: ports.CallQueue,
                     method: Callable[
                         Concatenate[ports.PartitionStore, _Parameters],
                         _Answer],

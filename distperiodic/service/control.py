@@ -276,9 +276,8 @@ class StoreControl:
 
         def failed() -> None:
             self._looking = False
-        self._store.submit(
-            lambda store: _members(store).read(self._me),
-            found, failed, urgent=True)
+        self._store.urgent.submit(
+            lambda store: _members(store).read(self._me), found, failed)
 
     def _found(self, row: Found) -> None:
         self._new = row.desired is None
@@ -309,10 +308,9 @@ class StoreControl:
                      'outcome=%s', self._me.name, one.verb, one.action,
                      outcome.text)
         outcomes = {one.action: outcome for one, outcome in answers}
-        self._store.submit(
+        self._store.urgent.submit(
             lambda store: _members(store).answer(
-                self._me, self._process, outcomes),
-            lambda _: None, urgent=True)
+                self._me, self._process, outcomes), lambda _: None)
         self._report()
 
     def stopped(self) -> None:
@@ -334,10 +332,9 @@ class StoreControl:
 
         def ended(_: None = None) -> None:
             self._reporting = False
-        self._store.submit(
+        self._store.urgent.submit(
             lambda store: _members(store).report(
-                self._me, process, state, new=new),
-            ended, ended, urgent=True)
+                self._me, process, state, new=new), ended, ended)
 
 
 def _members(store: ports.ClaimStore) -> ports.MemberStore:

@@ -6,6 +6,7 @@ allows it. Here, calls and answers take virtual time, and both may be lost.
 """
 
 import dataclasses
+import types
 
 from distperiodic import exceptions
 from distperiodic.core.member import process_of
@@ -70,9 +71,17 @@ class StoreQueue:
         self.acquired_late = set()
         self.away = False
 
-    def submit(self, call, then, failed=None, *, urgent=False):
+    @property
+    def urgent(self):
+        return types.SimpleNamespace(
+            submit=lambda call, then, failed=None: self._ask(1, call, then))
+
+    def submit(self, call, then, failed=None):
+        self._ask(len(self._asked), call, then)
+
+    def _ask(self, place, call, then):
         asked = self._asked
-        asked.insert(1 if urgent else len(asked), (call, then))
+        asked.insert(place, (call, then))
         if len(asked) == 1:
             self._since = self._world.now
             self._send()

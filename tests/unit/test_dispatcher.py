@@ -732,7 +732,7 @@ def test_renewals_wait_for_nothing_that_was_asked_before(
     """
     renewed = []
 
-    def submit(direct, call, then, failed=None, *, urgent=False):
+    def ask(direct, call, then, failed=None, *, urgent):
         asked = []
 
         class Told:
@@ -743,7 +743,7 @@ def test_renewals_wait_for_nothing_that_was_asked_before(
         if 'renew' in asked:
             renewed.append(urgent)
         then(answer)
-    monkeypatch.setattr(StoreQueue, 'submit', submit)
+    monkeypatch.setattr(StoreQueue, 'ask', ask)
     at_work(world, 10, workers=workers, lease=6.0)
 
     world.advance(10)

@@ -34,8 +34,9 @@ class Queue:
 
     def __init__(self):
         self.asked = []
+        self.urgent = self
 
-    def submit(self, call, then, failed=lambda: None, *, urgent=False):
+    def submit(self, call, then, failed=lambda: None):
         self.asked.append(failed)
 
     def fail(self):

@@ -5,7 +5,6 @@ import pytest
 
 from distperiodic import ports
 from distperiodic.flow.procedure import CallFailed
-from distperiodic.flow.procedure import UrgentCalls
 from distperiodic.flow.procedure import call
 from distperiodic.flow.procedure import call_steps
 from distperiodic.flow.procedure import perform
@@ -135,7 +134,7 @@ def test_an_urgent_call_passes_calls_that_wait(queue):
     found = []
     queue.slow = True
     start(settled(queue, [1], found))
-    start(settled(UrgentCalls(queue), [2], found))
+    start(settled(queue.urgent, [2], found))
 
     queue.answer()
 

@@ -59,8 +59,9 @@ class Store:
         self.steps = Steps()
         self.away = False
         self.calls = collections.deque()
+        self.urgent = self
 
-    def submit(self, call, then, failed=lambda: None, *, urgent=False):
+    def submit(self, call, then, failed=lambda: None):
         self.calls.append((call, then, failed))
 
     def answer(self):

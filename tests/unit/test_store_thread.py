@@ -131,8 +131,8 @@ def test_an_urgent_call_waits_for_no_call_of_the_ordinary_queue(store):
     wait_until(lambda: store.asked)
 
     for number in 11, 12:
-        flow.line.submit(lambda store, number=number: store.call(number),
-                         flow.told.append, urgent=True)
+        flow.line.urgent.submit(
+            lambda store, number=number: store.call(number), flow.told.append)
 
     wait_until(lambda: flow.read() == [110, 120])
     assert numbers(renewals) == [11, 12]
@@ -154,8 +154,8 @@ def test_renewals_go_on_while_another_call_waits_for_a_lock(store):
     wait_until(lambda: flow.line.away)
 
     for number in range(3):
-        flow.line.submit(lambda store, number=number: store.call(number),
-                         flow.told.append, urgent=True)
+        flow.line.urgent.submit(
+            lambda store, number=number: store.call(number), flow.told.append)
     wait_until(lambda: len(flow.read()) == 3)
 
     assert flow.line.away
@@ -165,14 +165,18 @@ def test_renewals_go_on_while_another_call_waits_for_a_lock(store):
     flow.stop()
 
 
+def queue_of(flow, urgent):
+    return flow.line.urgent if urgent else flow.line
+
+
 @pytest.mark.parametrize('urgent', [False, True])
 def test_an_outage_of_the_store_for_both_threads_is_logged_once(
         flow, store, caplog, urgent):
     caplog.set_level(logging.INFO)
     store.there.clear()
     for first in urgent, not urgent:
-        flow.line.submit(lambda store: store.call(1), flow.told.append,
-                         urgent=first)
+        queue_of(flow, first).submit(
+            lambda store: store.call(1), flow.told.append)
         wait_until(lambda first=first: (
             flow.line.problem if first else flow.line.away))
     assert flow.line.away
@@ -194,8 +198,8 @@ def test_both_threads_close_their_connections():
     flow = Flow(None, connect)
     flow.line.start()
     flow.ask(1)
-    flow.line.submit(lambda store: store.call(2), flow.told.append,
-                     urgent=True)
+    flow.line.urgent.submit(
+        lambda store: store.call(2), flow.told.append)
 
     flow.stop()
 
@@ -293,8 +297,8 @@ def test_a_store_that_fails_some_calls_is_not_back_until_it_is_stable(
 
     def fail_once():
         store.there.clear()
-        flow.line.submit(lambda store: store.call(1), flow.told.append,
-                         urgent=urgent)
+        queue_of(flow, urgent).submit(
+            lambda store: store.call(1), flow.told.append)
         wait_until(lambda: flow.line.problem)
         store.there.set()
         assert flow.line.flush(SOON)
@@ -319,8 +323,8 @@ def test_an_outage_of_the_renewals_alone_is_not_one_of_the_claims(
     flow = Flow(store, lambda: stores[threading.current_thread().name])
     flow.line.start()
 
-    flow.line.submit(lambda store: store.call(1), flow.told.append,
-                     urgent=True)
+    flow.line.urgent.submit(
+        lambda store: store.call(1), flow.told.append)
     wait_until(lambda: flow.line.problem)
 
     [line] = lines(caplog, 'store away')

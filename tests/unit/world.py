@@ -9,6 +9,7 @@ are in seconds since the world began, which was at midnight.
 import collections
 import dataclasses
 import datetime
+import functools
 import itertools
 import types
 
@@ -130,7 +131,15 @@ class StoreQueue:
         #: The waiting calls.
         self.asked = []
 
-    def submit(self, call, then, failed=lambda: None, *, urgent=False):
+    @property
+    def urgent(self):
+        return types.SimpleNamespace(
+            submit=functools.partial(self.ask, urgent=True))
+
+    def submit(self, call, then, failed=lambda: None):
+        self.ask(call, then, failed, urgent=False)
+
+    def ask(self, call, then, failed=lambda: None, *, urgent):
         self.asked.insert(0 if urgent else len(self.asked),
                           (call, then, failed))
         if not (self.slow or self.away):

@@ -18,9 +18,9 @@ class InlineStoreQueue:
 
     def __init__(self, store: ports.ClaimStore):
         self._store = store
+        self.urgent: ports.CallQueue = self
 
     def submit(self, call: Callable[[ports.ClaimStore], _Answer],
                then: Callable[[_Answer], None],
-               failed: Callable[[], None] = lambda: None, *,
-               urgent: bool = False) -> None:
+               failed: Callable[[], None] = lambda: None) -> None:
         then(call(self._store))

@@ -91,6 +91,8 @@ class _Outage:
 class StoreThread:
     """Queues of calls to a store; see :class:`distperiodic.ports.StoreQueue`.
 
+    The attribute :attr:`urgent` is the queue of the calls that do not wait.
+
     :param connect: Creates a store. Each thread calls this function until it
         succeeds.
     :param deliver: Runs a function in the thread of the flow.
@@ -104,7 +106,7 @@ class StoreThread:
         self._answered = threading.Condition()
         self._stopping = threading.Event()
         outage = _Outage(monotonic)
-        self._ordered, self._urgent = self._queues = [
+        self._ordered, self.urgent = self._queues = [
             _CallQueue(name, connect, deliver, self._answered, self._stopping,
                        monotonic, outage, consequence)
             for name, consequence in (
@@ -112,7 +114,8 @@ class StoreThread:
                  'again; the misfire policies then decide what runs'),
                 ('distperiodic-renewal', 'no lease is renewed until it '
                  'answers again; work whose lease expires runs again'))]
-        self._ordered.other, self._urgent.other = self._urgent, self._ordered
+        self._ordered.other, self.urgent.other = self.urgent, self._ordered
+        self.submit = self._ordered.submit
 
     @property
     def away(self) -> bool:
@@ -122,7 +125,7 @@ class StoreThread:
     @property
     def problem(self) -> Exception | None:
         """The error of an unreachable store, or None if it is reachable."""
-        return self._ordered.problem or self._urgent.problem
+        return self._ordered.problem or self.urgent.problem
 
     def facts(self) -> dict[str, Any]:
         """Return how fast the store answers, for a report.
@@ -149,13 +152,6 @@ class StoreThread:
     def start(self) -> None:
         for calls in self._queues:
             calls.start()
-
-    def submit(self, call: Callable[[ports.ClaimStore], _Answer],
-               then: Callable[[_Answer], None],
-               failed: Callable[[], None] = lambda: None, *,
-               urgent: bool = False) -> None:
-        (self._urgent if urgent else self._ordered).submit(
-            _Call(call, then, failed))
 
     def flush(self, timeout: float) -> bool:
         """Wait until all calls are answered.
@@ -216,10 +212,12 @@ class _CallQueue:
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, call: _Call) -> None:
+    def submit(self, call: Callable[[ports.ClaimStore], _Answer],
+               then: Callable[[_Answer], None],
+               failed: Callable[[], None] = lambda: None) -> None:
         with self._answered:
             self.open += 1
-        self._waiting.put(call)
+        self._waiting.put(_Call(call, then, failed))
 
     def recent(self, now: float) -> list[float]:
         """Return the durations of the newest calls, in seconds."""
@@ -262,27 +260,24 @@ class _CallQueue:
                     lambda _: self._connect(), None, (Exception,))
             if self._stopping.is_set():
                 break
-            assert store is not None
-            self._answer(store, call)
+            try:
+                answer = self._until_it_works(
+                    call.function, store, (exceptions.StoreUnavailable,))
+            except Exception as exc:
+                LOG.exception(
+                    'store call failed: error=%s; if the call has created '
+                    'leases, they expire and are taken over',
+                    type(exc).__name__)
+                self._deliver(call.failed)
+            else:
+                if not self._stopping.is_set():
+                    self._deliver(functools.partial(call.then, answer))
             self._measured(began)
             with self._answered:
                 self.open -= 1
                 self._answered.notify_all()
         if store is not None:
             store.close()
-
-    def _answer(self, store: ports.ClaimStore, call: _Call) -> None:
-        try:
-            answer = self._until_it_works(
-                call.function, store, (exceptions.StoreUnavailable,))
-        except Exception as exc:
-            LOG.exception(
-                'store call failed: error=%s; if the call has created leases, '
-                'they expire and are taken over', type(exc).__name__)
-            self._deliver(call.failed)
-        else:
-            if not self._stopping.is_set():
-                self._deliver(functools.partial(call.then, answer))
 
     def _until_it_works(self, call: Callable[[Any], Any], store: Any,
                         awaited: tuple[type[Exception], ...]) -> Any:

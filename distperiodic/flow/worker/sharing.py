@@ -18,7 +18,6 @@ from distperiodic.core.member import Member
 from distperiodic.core.member import identity_of
 from distperiodic.core.standby import PartitionWorker
 from distperiodic.flow.procedure import Procedure
-from distperiodic.flow.procedure import UrgentCalls
 from distperiodic.flow.procedure import call_partitions
 from distperiodic.flow.procedure import start
 
@@ -47,7 +46,7 @@ class Sharing:
         self._partition = partition
         self._me = me
         self._worker = PartitionWorker(partition, me.process)
-        self._calls = UrgentCalls(store)
+        self._calls = store.urgent
         self._clock = clock
         self._changed = changed
         self._lease = lease

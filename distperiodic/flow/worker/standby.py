@@ -24,7 +24,6 @@ from distperiodic.core.standby import Role
 from distperiodic.core.standby import Standing
 from distperiodic.flow.procedure import CallFailed
 from distperiodic.flow.procedure import Procedure
-from distperiodic.flow.procedure import UrgentCalls
 from distperiodic.flow.procedure import call_partitions
 from distperiodic.flow.procedure import perform
 from distperiodic.flow.procedure import start
@@ -65,7 +64,7 @@ class Standby:
         self._partition = partition
         self._me = me
         self._worker = PartitionWorker(partition, me.process)
-        self._calls = UrgentCalls(store)
+        self._calls = store.urgent
         self._clock = clock
         self._members = members
         self._callbacks = callbacks
