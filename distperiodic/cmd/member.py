@@ -207,7 +207,7 @@ class MemberDrain(_MemberAction):
         for part in sorted({one.part for one in chosen}):
             left = [one for one in members if one.part == part
                     and one not in chosen and not one.drained
-                    and not one.stopped and not one.silent(session_timeout)]
+                    and one.live(session_timeout)]
             if not left:
                 what = (f'no worker of partition {part} is left'
                         if part else 'no scheduler is left')

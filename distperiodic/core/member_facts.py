@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about one process in its report: catalogues, slots, store, view.
+"""Facts about one process in its report: catalogues, slots, store, view,
+subscribers.
 
 A report is JSON. It contains ages in seconds, and no instants, so that it does
 not depend on the clock of the process. The reader subtracts the ages from the
@@ -123,6 +124,19 @@ class ViewFact(NamedTuple):
     trusted: bool
 
 
+class SubscriberFact(NamedTuple):
+    """A subscriber to the events of one process that does not receive all.
+    """
+
+    name: str
+    #: Error of the last call that has failed lately. Empty means none.
+    error: str
+    #: Number of events dropped, if some were dropped lately.
+    dropped: int
+    #: When the call that has not returned yet began.
+    calling_since: Instant | None
+
+
 class ProcessReport:
     """Reader of the facts in the report of one process.
 
@@ -208,6 +222,20 @@ class ProcessReport:
         broker answers, or that this is unknown.
         """
         return _text(self._state, 'broker')
+
+    @property
+    def metrics(self) -> str:
+        """Reason why the process cannot serve its metrics. Empty means that
+        they are served, or that this is unknown.
+        """
+        return _text(self._state, 'metrics')
+
+    @property
+    def subscribers(self) -> list[SubscriberFact]:
+        return [SubscriberFact(
+            _text(one, 'name'), _text(one, 'error'), _number(one, 'dropped'),
+            self._instant(one.get('calling_s')))
+            for one in _dicts(self._state.get('subscribers'))]
 
     @property
     def clock_ahead(self) -> float | None:

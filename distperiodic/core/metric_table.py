@@ -7,7 +7,13 @@ the name of a queue, or the text of an error.
 """
 
 import enum
+from collections.abc import Mapping
 from typing import NamedTuple
+
+from distperiodic.core.claim import SkippedBy
+from distperiodic.core.telemetry import ClaimPath
+from distperiodic.core.telemetry import MemberRole
+from distperiodic.core.telemetry import RunOutcome
 
 
 class MetricKind(enum.StrEnum):
@@ -206,3 +212,13 @@ METRICS = (
     LAST_SUCCESS, LOST_OBJECTS, STUCK_TASKS, HALTED_QUEUES, FACTS_COMPLETE,
     FACTS_TIMESTAMP, FACTS_DURATION)
 BY_NAME = {metric.name: metric for metric in METRICS}
+
+#: All values of those labels of counters that have a closed list of values.
+LABEL_VALUES: Mapping[str, tuple[str, ...]] = {
+    'path': tuple(path.value for path in ClaimPath),
+    'outcome': tuple(outcome.value for outcome in RunOutcome),
+    'cause': tuple(cause.value for cause in SkippedBy
+                   if cause is not SkippedBy.LOST),
+    'result': ('read', 'failed'),
+    'role': tuple(role.value for role in MemberRole),
+    'change': ('joined', 'left')}

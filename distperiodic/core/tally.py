@@ -7,8 +7,10 @@ A tally is not thread-safe.
 """
 
 import bisect
+import itertools
 import json
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
@@ -18,6 +20,7 @@ from distperiodic.core import telemetry
 from distperiodic.core.metric_table import MergedBy
 from distperiodic.core.metric_table import Metric
 from distperiodic.core.metric_table import MetricKind
+from distperiodic.core.metric_table import MetricSource
 
 #: Upper bounds of the buckets of each histogram, inclusive, in seconds. One
 #: more bucket has no upper bound.
@@ -64,6 +67,24 @@ class Tally:
         #: Values of counters and gauges.
         self.values: dict[Key, float] = {}
         self.distributions: dict[Key, Distribution] = {}
+
+    def begin(self, jobs: Iterable[str]) -> None:
+        """Begin the missing counters of processes at 0.
+
+        Prometheus computes the increase of a counter from its first sample. If
+        a counter began at its first event, no alert would show this event. The
+        counters of tasks are left out, because the types of tasks are unknown.
+
+        :param jobs: Names of the jobs that have counters.
+        """
+        values = {**table.LABEL_VALUES, 'job': tuple(jobs)}
+        for metric in table.METRICS:
+            if (metric.source is MetricSource.PROCESS
+                    and metric.kind is MetricKind.COUNTER
+                    and values.keys() >= set(metric.labels)):
+                for labels in itertools.product(
+                        *(values[label] for label in metric.labels)):
+                    self.values.setdefault(Key(metric.name, labels), 0)
 
     def add(self, event: telemetry.Event) -> None:
         """Count *event*."""

@@ -102,21 +102,13 @@ def of_facts(facts: Facts) -> Tally:
 
 
 def _set_members(tally: Tally, facts: Facts) -> None:
-    live = [row for row in facts.members if not (
-        row.stopped or row.silent(facts.session_timeout))]
-    roles = [row.role for row in live]
-    if facts.live is not None:
-        # The coordination service notices first that a member has left.
-        roles = ['scheduler'] * len(facts.live.members) + [
-            'worker'] * sum(map(len, facts.live.workers.values()))
-    elif not facts.stored:
-        return
-    for role in 'scheduler', 'worker':
-        tally.set(table.MEMBERS, role, value=roles.count(role))
+    members = facts.members_by_role or {}
+    for role, number in members.items():
+        tally.set(table.MEMBERS, role, value=number)
         if facts.stored:
             tally.set(table.DRAINED_MEMBERS, role, value=sum(
-                row.drained for row in live if row.role == role))
-    for row in live:
+                row.drained for row in facts.reporting if row.role == role))
+    for row in facts.reporting:
         for pool in row.facts.pools:
             for state, number in (('busy', pool.busy), ('free', pool.free),
                                   ('hanging', pool.hanging)):

@@ -40,19 +40,13 @@ class GroupNumbers(NamedTuple):
 
 def of_facts(facts: Facts) -> GroupNumbers:
     """Return the numbers that the facts about a group contain."""
-    live = [row for row in facts.members if not (
-        row.stopped or row.silent(facts.session_timeout))]
-    members: int | None = None
-    if facts.live is not None:
-        members = len(facts.live.members) + sum(
-            map(len, facts.live.workers.values()))
-    elif facts.stored:
-        members = len(live)
+    members = facts.members_by_role
     views = collections.Counter(
-        view.digest for row in live if not row.part
+        view.digest for row in facts.reporting if not row.part
         for view in [row.facts.view] if view is not None)
     return GroupNumbers(
-        members, sum(row.drained for row in live),
+        None if members is None else sum(members.values()),
+        sum(row.drained for row in facts.reporting),
         len(facts.starving) if facts.stored and (
             'starving' not in facts.unread) else None,
         None, None, max(views.values(), default=0), views.total())

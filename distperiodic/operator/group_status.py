@@ -81,9 +81,7 @@ def _headline(facts: Facts, found: Sequence[Finding],
             *(f'{wording.plural(len(some), "worker")} in partition {topic}'
               for topic, some in sorted(facts.live.workers.items()) if some)]
     elif facts.stored:
-        live = [one for one in facts.members if not (
-            one.stopped or one.silent(facts.session_timeout))]
-        processes = [wording.plural(len(live), 'member')]
+        processes = [wording.plural(len(facts.reporting), 'member')]
     text = f'Group {facts.group!r}: '
     if processes:
         text += f'{", ".join(processes)}; '
@@ -111,10 +109,8 @@ def _rows(facts: Facts) -> Iterator[dict[str, object]]:
             found['State'] = 'drained'
         return found
     if group is None:
-        for row in facts.members:
-            if not (row.stopped or row.silent(facts.session_timeout)):
-                yield who('worker' if row.part else 'member', row.part,
-                          row.name)
+        for row in facts.reporting:
+            yield who('worker' if row.part else 'member', row.part, row.name)
         return
 
     def since(one: Member) -> dict[str, object]:

@@ -15,6 +15,7 @@ operators have done on purpose is no finding: a paused job, a drained member.
 import collections
 import dataclasses
 import enum
+import functools
 import math
 from collections.abc import Collection
 from collections.abc import Container
@@ -76,6 +77,9 @@ UNREAD = {
 #: Seconds, in addition to the session timeout, for which reading a catalogue
 #: may take.
 READING = 5.0
+#: Seconds, in addition to the session timeout, for which a subscriber may
+#: handle one event.
+CALLING = 5.0
 #: Seconds by which the clock of a host may differ from that of the store.
 CLOCK_DIFFERS = 1.0
 # Maximum number of objects, or of tasks, that have their own findings.
@@ -158,6 +162,17 @@ CODES: Mapping[str, Code] = {
         'store',
         'run chrony or ntpd on both hosts; jobs follow the clock of the '
         'store, but jobs that run on every member follow their own'),
+    'metrics-unserved': Code(
+        Severity.WARNING,
+        'the process on host {host} cannot serve its metrics: {why}',
+        'correct the cause; it tries again each second; until then, the '
+        'metrics of the processes that share metrics_listen are missing'),
+    'subscriber-failing': Code(
+        Severity.WARNING,
+        'in the process on host {host}, the subscriber {subscriber} {what}',
+        'correct the function, which the program has passed to '
+        'distperiodic.events.subscribe(); the work of the process is not '
+        'affected'),
     'handlers-hanging': Code(
         Severity.FAILURE,
         '{handlers} of partition {partition} did not return, such as that of '
@@ -372,6 +387,24 @@ class Facts:
     stuck: 'Stuck | None' = None
     halted: 'Sequence[Halted]' = ()
 
+    @functools.cached_property
+    def reporting(self) -> list[MemberRow]:
+        """The members that run and report to the store."""
+        return [row for row in self.members
+                if row.live(self.session_timeout)]
+
+    @property
+    def members_by_role(self) -> dict[str, int] | None:
+        """The numbers of live schedulers and workers. None means unknown."""
+        if self.live is not None:
+            # The coordination service notices first that a member has left.
+            return {'scheduler': len(self.live.members),
+                    'worker': sum(map(len, self.live.workers.values()))}
+        if not self.stored:
+            return None
+        roles = [row.role for row in self.reporting]
+        return {role: roles.count(role) for role in ('scheduler', 'worker')}
+
 
 def findings(facts: Facts) -> list[Finding]:
     """Return what is wrong with a group: failures first, then by age."""
@@ -429,14 +462,13 @@ def _servers(facts: Facts) -> Iterator[Finding]:
 
 def _cut_off(facts: Facts) -> list[MemberRow]:
     """Return the live members that cannot reach their brokers."""
-    return [row for row in facts.members
-            if row.facts.broker and _is_live(facts, row)]
+    return [row for row in facts.reporting if row.facts.broker]
 
 
 def _slow(facts: Facts) -> Iterator[Finding]:
     slow = [(one.slow_since or facts.now - round(one.waits * SECOND),
              max(one.p50, one.waits), row.label)
-            for row in facts.members if _is_live(facts, row)
+            for row in facts.reporting
             # While the store refuses the calls of a process, they wait, but
             # the store is not slow: member-unhealthy has the reason.
             for one in [row.facts.store] if one is not None
@@ -481,14 +513,6 @@ def some_outside(facts: Facts) -> bool:
     return any(one.code == 'member-outside' for one in _members(facts))
 
 
-def _silent(facts: Facts, row: MemberRow) -> bool:
-    return row.silent(facts.session_timeout)
-
-
-def _is_live(facts: Facts, row: MemberRow) -> bool:
-    return not (row.stopped or _silent(facts, row))
-
-
 def _members(facts: Facts) -> Iterator[Finding]:
     group = entered(facts)
     known = {(row.part, row.name) for row in facts.members}
@@ -496,7 +520,7 @@ def _members(facts: Facts) -> Iterator[Finding]:
         if row.stopped or row.age is None:
             continue
         inside = group is None or (row.part, row.name) in group
-        if _silent(facts, row):
+        if row.silent(facts.session_timeout):
             yield from _not_reporting(row, row.age, inside, group)
         else:
             yield from _reporting(facts, row, row.age, inside)
@@ -531,6 +555,10 @@ def _reporting(facts: Facts, row: MemberRow, age: int,
             age <= facts.session_timeout / 2 * SECOND):
         yield _of_member('member-outside', row, row.facts.started)
     yield from _hanging(row)
+    if row.facts.metrics:
+        yield _of_member('metrics-unserved', row, None,
+                         why=one_line(row.facts.metrics))
+    yield from _subscribers(facts, row)
     ahead = row.facts.clock_ahead or 0.0
     if abs(ahead) > CLOCK_DIFFERS:
         yield _of_member(
@@ -552,12 +580,26 @@ def _hanging(row: MemberRow) -> Iterator[Finding]:
                 partition=pool.partition, job=run.job, object=run.object)
 
 
+def _subscribers(facts: Facts, row: MemberRow) -> Iterator[Finding]:
+    late = facts.now - (facts.session_timeout + CALLING) * SECOND
+    for one in row.facts.subscribers:
+        since = one.calling_since
+        hangs = since is not None and since <= late
+        if hangs or one.dropped or one.error:
+            yield _of_member(
+                'subscriber-failing', row, since if hangs else None,
+                subscriber=one.name, what=(
+                    'has not returned' if hangs
+                    else 'is too slow: it has lost '
+                    + plural(one.dropped, 'event') if one.dropped
+                    else f'raises an error: {one_line(one.error)}'))
+
+
 def _views(facts: Facts) -> Iterator[Finding]:
     """Find schedulers whose view has differed from that of most others for
     longer than a session.
     """
-    views = [(row, view) for row in facts.members
-             if not row.part and _is_live(facts, row)
+    views = [(row, view) for row in facts.reporting if not row.part
              for view in [row.facts.view]
              if view is not None and view.since is not None]
     if not views:
@@ -585,8 +627,7 @@ def _views(facts: Facts) -> Iterator[Finding]:
 
 def _schedulers(facts: Facts) -> Iterator[Finding]:
     """Find that nothing is claimed, or that nothing that is claimed runs."""
-    group, live = facts.live, [
-        row for row in facts.members if _is_live(facts, row)]
+    group, live = facts.live, facts.reporting
     about = f'group {facts.group}'
     if facts.live is None and not facts.stored:
         return
@@ -627,8 +668,7 @@ def _unserved(facts: Facts, group: 'Group', standby: Container[str],
     """Find partitions of jobs that no worker serves."""
     active = {job.name for job in facts.jobs if not job.paused}
     unserved: dict[str, list[str]] = {}
-    for job, topic in sorted(topics(
-            row for row in facts.members if _is_live(facts, row)).items()):
+    for job, topic in sorted(topics(facts.reporting).items()):
         if job in active and topic not in standby and topic not in drained:
             if not any(one.slots for one in group.workers.get(topic, ())):
                 unserved.setdefault(topic, []).append(job)
@@ -674,8 +714,7 @@ def _ring(facts: Facts) -> Iterator[Finding]:
 def _jobs(facts: Facts) -> Iterator[Finding]:
     # If the store is slow, schedulers report late that they have the job.
     served = not any(_slow(facts)) and any(
-        not row.part and not row.drained and _is_live(facts, row)
-        for row in facts.members)
+        not row.part and not row.drained for row in facts.reporting)
     for job in facts.jobs:
         if job.paused:
             continue
@@ -760,8 +799,8 @@ def _catalogues(facts: Facts) -> Iterator[Finding]:
     late = facts.now - (facts.session_timeout + READING) * SECOND
     failing: dict[str, list[tuple[Instant, MemberRow, str]]] = {}
     hanging: dict[str, list[tuple[Instant, MemberRow, str]]] = {}
-    for row in facts.members:
-        if not _is_live(facts, row) or row.drained:
+    for row in facts.reporting:
+        if row.drained:
             continue
         for one in row.facts.catalogues:
             if one.job in paused:
@@ -916,9 +955,8 @@ def slots(facts: Facts, job: str) -> Slots | None:
 
     None means that they are unknown.
     """
-    live = [row for row in facts.members if _is_live(facts, row)]
-    topic = topics(live).get(job)
-    pools = [pool for row in live
+    topic = topics(facts.reporting).get(job)
+    pools = [pool for row in facts.reporting
              if bool(row.part) is facts.messaging
              for pool in row.facts.pools if pool.partition == topic]
     return Slots(topic, sum(one.size for one in pools),

@@ -53,7 +53,7 @@ def of_rows(members: 'Iterable[MemberRow]', settings: 'opts.Settings',
     """
     by_topic: dict[str, dict[str, MemberRow]] = {}
     for row in members:
-        if not (row.stopped or row.silent(settings.session_timeout)):
+        if row.live(settings.session_timeout):
             topic = settings.topic_of(row.part) if row.part else ''
             by_topic.setdefault(topic, {})[row.name] = row
     schedulers = by_topic.pop('', {})

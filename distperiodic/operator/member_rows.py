@@ -89,6 +89,11 @@ class MemberRow(NamedTuple):
             run['progress'], None)
             for run in self.state.get('runs', ())]
 
+    def live(self, seconds: float) -> bool:
+        """Return True if the process runs and has reported within *seconds*.
+        """
+        return not (self.stopped or self.silent(seconds))
+
     def silent(self, seconds: float) -> bool:
         """Return True if a running process has not reported for *seconds*.
 
@@ -132,7 +137,7 @@ def slots(rows: Iterable[MemberRow], within: float) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for row in rows:
-        if not (row.stopped or row.silent(within) or row.drained):
+        if row.live(within) and not row.drained:
             for pool in row.facts.pools:
                 found[pool.partition] = (
                     found.get(pool.partition, 0) + pool.size)

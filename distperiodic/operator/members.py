@@ -71,7 +71,7 @@ def runs(store: GroupReader, job: str | None, within: float, *,
     :param older_than: Minimum age of a run, in seconds.
     """
     return [run for member in members(store)
-            if not (member.stopped or member.silent(within))
+            if member.live(within)
             for run in member.runs
             if job in (None, run.job)
             and run.age >= older_than * 1e6]

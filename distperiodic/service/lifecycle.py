@@ -77,6 +77,8 @@ _NO_SCHEDULER = MemberOutcome(
     False, 'it is a worker, and only schedulers carry out commands on jobs')
 # Maximum number of characters of an error in a report.
 _REPORTED = 300
+# Maximum number of subscribers in a report.
+_REPORTED_SUBSCRIBERS = 5
 # Statuses of the tasks that a process counts.
 _NOT_ACTIVE = (*sorted(ENDED), Status.STUCK)
 #: Seconds between two checks of timeouts, leases and back-offs.
@@ -220,6 +222,7 @@ class Lifecycle(abc.ABC):
             stored=bool(self._settings.connection))
         self._started.set()
         self._remove_gauges = SUBSCRIBERS.add_gauges(self._add_gauges)
+        SUBSCRIBERS.expect(self._known_jobs())
         self._stop_metrics = metrics_endpoint.start(self._settings)
         threading.Thread(target=self._main, daemon=True,
                          name=f'distperiodic-{self._kind}').start()
@@ -628,6 +631,12 @@ class Lifecycle(abc.ABC):
         problem = None if bus is None else bus.problem
         if problem is not None:
             facts['broker'] = problem[:_REPORTED]
+        unserved = metrics_endpoint.problem(self._settings)
+        if unserved:
+            facts['metrics'] = unserved[:_REPORTED]
+        troubles = SUBSCRIBERS.troubles()
+        if troubles:
+            facts['subscribers'] = troubles[:_REPORTED_SUBSCRIBERS]
         return self._reports.current(
             status, open_runs=self.open_runs(),
             drained=self._control.drained) | facts

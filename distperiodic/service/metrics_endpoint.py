@@ -88,16 +88,27 @@ def _refused(address: Address, exc: OSError) -> str:
             f'{reason}; set another port, or end the program')
 
 
+def _unusable(path: str, exc: OSError) -> str:
+    return (f'the directory {path} in [distperiodic] state_path cannot hold '
+            f'the metrics: {exc.strerror or exc}; make it writable for this '
+            'user; if its files were deleted, restart the processes of this '
+            'host')
+
+
 class MetricsEndpoint:
     """The metrics of this process, for all services with one address."""
 
     def __init__(self, settings: opts.Settings):
         self._address = _address(settings)
-        self._files = tally_files.TallyFiles(_directory(settings))
+        self._path = _directory(settings)
+        self._files = tally_files.TallyFiles(self._path)
         self._throttle = LogThrottle(SystemClock(), _LOG_AGAIN)
         self._monotonic = SystemClock().monotonic
         self._stopping = threading.Event()
         self._server: WSGIServer | None = None
+        #: Reasons why the last attempt to write or to serve the values, and
+        #: the last read of the values of all processes, have failed.
+        self._failed = self._unread = ''
         #: Number of services that use this endpoint.
         self.users = 0
         self._thread = threading.Thread(
@@ -121,20 +132,43 @@ class MetricsEndpoint:
         """Write the values, and begin to serve if no other process does."""
         try:
             self._files.write(SUBSCRIBERS.tally())
-            if self._server is None and self._files.serve():
+            serves = self._server is None and self._files.serve()
+        except OSError as exc:
+            self._fail(_unusable(self._path, exc))
+            return
+        try:
+            if serves:
                 from distperiodic.adapters.prometheus import exposition
 
                 self._server = exposition.serve(self._sum, self._address)
                 LOG.info('metrics served: address=%s', self._address)
         except OSError as exc:
-            if self._throttle.allow(str(exc)):
-                LOG.error('metrics not served: reason=%s; the next attempt is '
-                          'in %g s', _refused(self._address, exc), _EVERY)
+            self._fail(_refused(self._address, exc))
+        else:
+            self._failed = ''
+
+    def _fail(self, reason: str) -> None:
+        self._failed = reason
+        if self._throttle.allow(reason):
+            LOG.error('metrics not served: reason=%s; the next attempt is in '
+                      '%g s', reason, _EVERY)
+
+    @property
+    def problem(self) -> str:
+        """Reason why the metrics cannot be served. Empty means that they can,
+        or that another process serves them.
+        """
+        return self._failed or self._unread
 
     def _sum(self) -> Tally:
         """Return the values of all processes."""
         total = SUBSCRIBERS.tally()
-        total.merge(self._files.others())
+        try:
+            total.merge(self._files.others())
+        except OSError as exc:
+            self._unread = _unusable(self._path, exc)
+            raise
+        self._unread = ''
         return total
 
     def stop(self) -> None:
@@ -173,3 +207,13 @@ def start(settings: opts.Settings) -> Callable[[], None]:
             _ENDPOINTS.pop(key, None)
         endpoint.stop()
     return stop
+
+
+def problem(settings: opts.Settings) -> str:
+    """Return why this process cannot serve its metrics. Empty means that it
+    can, or that it need not.
+    """
+    if not settings.metrics_listen:
+        return ''
+    endpoint = _ENDPOINTS.get(_directory(settings))
+    return '' if endpoint is None else endpoint.problem

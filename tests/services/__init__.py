@@ -24,6 +24,8 @@ from tests.services.mariadb import MariaDB
 from tests.services.mariadb import mariadb
 from tests.services.postgresql import PostgreSQL
 from tests.services.postgresql import postgresql
+from tests.services.prometheus import Prometheus
+from tests.services.prometheus import prometheus
 from tests.services.rabbitmq import RabbitMQ
 from tests.services.rabbitmq import rabbitmq
 from tests.services.rabbitmq import rabbitmq_cluster
@@ -44,6 +46,7 @@ __all__ = [
     'GaleraNode',
     'MariaDB',
     'PostgreSQL',
+    'Prometheus',
     'RabbitMQ',
     'Server',
     'ZooKeeper',
@@ -51,6 +54,7 @@ __all__ = [
     'galera',
     'mariadb',
     'postgresql',
+    'prometheus',
     'rabbitmq',
     'rabbitmq_cluster',
     'redis',

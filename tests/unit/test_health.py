@@ -258,6 +258,23 @@ CASES = {
         {('clock-differs', 'scheduler a:0')}),
     'a scheduler whose clock differs a little': (
         {'members': (row(clock_ahead_s=-0.9), row(part='default'))}, set()),
+    'a process that cannot serve its metrics': (
+        report(metrics='in\nuse'),
+        {('metrics-unserved', 'worker default/a:0')}),
+    'a process that could not serve its metrics before it was killed': (
+        {'members': (*REST.members, row(
+            'b:0', stopped=True, metrics='in use'))}, set()),
+    'a subscriber that raises errors': (
+        report(subscribers=[{'name': 'f', 'error': 'ValueError'}]),
+        {('subscriber-failing', 'worker default/a:0')}),
+    'a subscriber that loses events': (
+        report(subscribers=[{'name': 'f', 'dropped': 3}]),
+        {('subscriber-failing', 'worker default/a:0')}),
+    'a subscriber that does not return': (
+        report(subscribers=[{'name': 'f', 'calling_s': 15}]),
+        {('subscriber-failing', 'worker default/a:0')}),
+    'a subscriber that is slow': (
+        report(subscribers=[{'name': 'f', 'calling_s': 13}]), set()),
     'a handler that hangs': (
         report(pools={'default': {'size': 9, 'busy': 1, 'hanging': 1}},
                slots={'default': {'hanging_runs': [run()]}}),

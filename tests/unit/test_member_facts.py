@@ -13,6 +13,7 @@ from distperiodic.core.member_facts import PoolFact
 from distperiodic.core.member_facts import ProcessReport
 from distperiodic.core.member_facts import RunFact
 from distperiodic.core.member_facts import StoreFact
+from distperiodic.core.member_facts import SubscriberFact
 from distperiodic.core.member_facts import ViewFact
 from distperiodic.operator.member_rows import MemberRow
 from distperiodic.operator.member_rows import by_process
@@ -40,6 +41,9 @@ def test_ages_become_instants_before_the_report():
         'store': {'calls': 4, 'p50_s': 0.1, 'max_s': 2, 'queued': 5,
                   'waits_s': 0.5, 'slow_s': 6.0, 'away': True},
         'view': {'digest': 'abc', 'members': 2, 'age_s': 8, 'trusted': True},
+        'metrics': 'in use',
+        'subscribers': [{'name': 'f', 'calling_s': 9},
+                        {'name': 'g', 'error': 'no', 'dropped': 3}],
         }, AT)
 
     assert report.started == AT - 10_000_000
@@ -56,6 +60,10 @@ def test_ages_become_instants_before_the_report():
     assert report.store == StoreFact(
         4, 0.1, 2.0, 5, 0.5, AT - 6_000_000, True)
     assert report.view == ViewFact('abc', 2, AT - 8_000_000, True)
+    assert report.metrics == 'in use'
+    assert report.subscribers == [
+        SubscriberFact('f', '', 0, AT - 9_000_000),
+        SubscriberFact('g', 'no', 3, None)]
 
 
 def test_a_field_that_a_report_lacks_is_unknown():
@@ -63,12 +71,13 @@ def test_a_field_that_a_report_lacks_is_unknown():
 
     assert (report.started, report.unhealthy_since, report.clock_ahead,
             report.catalogues, report.pools, report.store, report.view,
-            report.broker) == (None, None, None, [], [], None, None, '')
+            report.broker, report.metrics, report.subscribers) == (
+                None, None, None, [], [], None, None, '', '', [])
 
 
 NAMES = ('up_s', 'broker', 'unhealthy_s', 'clock_ahead_s', 'catalogues',
          'pools', 'slots', 'store', 'view', 'size', 'oldest', 'hanging_runs',
-         'age_s', 'failing_s')
+         'age_s', 'failing_s', 'metrics', 'subscribers', 'calling_s')
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3)

@@ -127,9 +127,43 @@ def test_an_address_in_use_is_logged_once_and_tried_again(settings, caplog):
         other.listen()
         stop = metrics_endpoint.start(settings)
         wait_until(lambda: lines(caplog, 'metrics not served'))
+        assert 'another program listens' in metrics_endpoint.problem(settings)
 
     wait_until(lambda: ready(settings))
     assert len(lines(caplog, 'metrics not served')) == 1
+    assert wait_until(lambda: metrics_endpoint.problem(settings) == '')
+    stop()
+
+
+@pytest.mark.parametrize('name', ['server.lock', '*-*.json'])
+def test_files_that_were_deleted_are_a_problem_with_the_remedy(
+        settings, name, tmp_path):
+    stop = metrics_endpoint.start(settings)
+    wait_until(lambda: ready(settings))
+    assert metrics_endpoint.problem(settings) == ''
+
+    [file] = (tmp_path / 'state').glob(f'*/{name}')
+    file.unlink()
+
+    found = wait_until(lambda: metrics_endpoint.problem(settings))
+    assert all(word in found for word in (
+        str(file.parent), 'state_path', 'restart'))
+    assert '\n' not in found
+    stop()
+
+
+def test_values_that_cannot_be_read_are_a_problem_until_they_can(
+        settings, tmp_path):
+    stop = metrics_endpoint.start(settings)
+    wait_until(lambda: ready(settings))
+    [place] = (tmp_path / 'state').iterdir()
+    (place / 'ended.json').mkdir()
+    ready(settings)
+
+    assert str(place) in metrics_endpoint.problem(settings)
+    (place / 'ended.json').rmdir()
+    assert ready(settings)
+    assert metrics_endpoint.problem(settings) == ''
     stop()
 
 

@@ -78,6 +78,9 @@ def test_an_exception_is_logged_once_and_ends_nothing(hub, caplog):
     [line] = lines(caplog, 'subscriber failed')
     assert line.has(event='TickDue', error='ValueError: no route')
     assert 'fail' in line['subscriber']
+    [trouble] = hub.troubles()
+    assert trouble['name'] == line['subscriber']
+    assert trouble['error'] == 'ValueError: no route'
 
 
 def test_a_subscriber_that_blocks_loses_events_and_no_other_does(
@@ -102,7 +105,12 @@ def test_a_subscriber_that_blocks_loses_events_and_no_other_does(
     assert count(hub, table.TICKS_DUE, 'poll') == 21
     [line] = lines(caplog, 'events dropped')
     assert line.has(dropped=1)
+    assert hub.troubles()[0]['dropped'] == 15
+    trouble = wait_until(lambda: 'calling_s' in hub.troubles()[0]
+                         and hub.troubles())
+    assert [one['name'] for one in trouble] == [line['subscriber']]
     go.set()
+    wait_until(lambda: 'calling_s' not in hub.troubles()[0])
 
 
 def test_dropped_events_still_count_when_the_subscription_has_ended(
@@ -145,6 +153,19 @@ def test_a_child_begins_to_count_at_zero_and_keeps_the_subscriptions(hub):
     assert os.waitpid(child, 0)[1] == 0
     assert count(hub, table.CATALOGUE_READS, 'poll', 'failed') == 0
     assert count(hub, table.TICKS_DUE, 'poll') == 1
+
+
+def test_the_jobs_of_a_service_are_counted_from_zero(hub):
+    def jobs():
+        return {key.labels for key in hub.tally().values
+                if key.metric == table.TICKS_LOST.name}
+    hub.expect(['before'])
+    assert jobs() == set()
+
+    hub.count()
+    assert jobs() == {('before',)}
+    hub.expect(['after'])
+    assert jobs() == {('before',), ('after',)}
 
 
 def test_gauges_are_read_when_the_counts_are_read(hub):

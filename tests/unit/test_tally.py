@@ -76,6 +76,23 @@ def test_each_event_counts_its_objects_or_ticks():
         ('rejected_messages_total',): 1}
 
 
+def test_a_counter_begins_at_zero_before_its_first_event():
+    begun, counted = Tally(), tally()
+    for one in begun, counted:
+        one.begin(['poll', 'task:default.step'])
+
+    assert set(begun.values.values()) == {0}
+    found = values(begun)
+    assert len(found) == 2 * 19 + 4 + 3
+    assert ('rejected_messages_total',) in found
+    assert ('runs_total', 'task:default.step', 'dead') in found
+    # Only the types of tasks are not known before.
+    assert {key for key in values(tally()) if key[0].endswith(
+        '_total')} - found.keys() == {
+            ('task_moves_total', 'create', 'succeeded')}
+    assert values(counted)['claims_total', 'poll', 'ring'] == 5
+
+
 def test_a_histogram_has_each_time_in_its_bucket():
     found = tally().distributions[Key(table.RUN_LATENESS.name, ('poll',))]
 

@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import pathlib
 import signal
 import stat
 import subprocess
@@ -104,6 +105,30 @@ def test_the_counts_of_a_killed_process_stay_and_its_gauges_do_not(
     assert numbers(server.others()) == (321, 1, 321)
 
 
+def test_a_process_counts_once_also_if_the_server_ends_before_it_has_cleaned(
+        path, start):
+    server = TallyFiles(path)
+    assert server.serve()
+    start(1)
+    start(20).kill()
+    before = {file: file.read_bytes() for file in pathlib.Path(path).iterdir()}
+    assert numbers(server.others()) == (21, 1, 21)
+    removed = {file: text for file, text in before.items()
+               if not file.exists()}
+    assert len(removed) == 2
+
+    for file, text in removed.items():
+        file.write_bytes(text)
+    server.close()
+    later = TallyFiles(path)
+    assert later.serve()
+
+    for _ in range(2):
+        assert numbers(later.others()) == (21, 1, 21)
+        assert not any(file.exists() for file in removed)
+    later.close()
+
+
 def test_another_process_serves_when_the_server_is_killed(path, start):
     one = start(1)
     other = start(20)
@@ -141,6 +166,21 @@ def test_counts_begin_at_zero_when_all_processes_have_ended(path, start):
 
     assert numbers(files.others()) == (0, 0, 0)
     files.close()
+
+
+def test_the_files_of_a_live_process_are_never_old(server, path):
+    for _ in range(2):
+        server.write(Tally())
+        files = [*pathlib.Path(path).iterdir()]
+        assert len(files) == 3
+        assert all(file.stat().st_mtime > 0 for file in files)
+        for file in files:
+            os.utime(file, (0, 0))
+
+    for file in files:
+        file.unlink()
+        with pytest.raises(FileNotFoundError):
+            server.write(Tally())
 
 
 def test_a_file_that_cannot_be_read_counts_nothing(server, start, path):

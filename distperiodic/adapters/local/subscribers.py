@@ -19,11 +19,14 @@ import os
 import queue
 import threading
 from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Any
 
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.core import metric_table
 from distperiodic.core.tally import Tally
 from distperiodic.core.telemetry import Event
+from distperiodic.core.wording import one_line
 
 LOG = logging.getLogger(__name__)
 
@@ -31,6 +34,11 @@ LOG = logging.getLogger(__name__)
 CAPACITY = 10_000
 # Minimum seconds between two log lines about one subscriber.
 _LOG_AGAIN = 60.0
+# Seconds for which an error, or a dropped event, is reported; and minimum
+# seconds of a call that is reported.
+_LATELY, _LONG = 60.0, 1.0
+# Maximum number of characters of an error in a report.
+_REPORTED = 300
 
 
 class Subscription:
@@ -50,7 +58,12 @@ class Subscription:
         self._thread: threading.Thread | None = None
         self._closed = False
         #: Monotonic times of the last log lines, in seconds.
-        self._failed_at = self._full_at = float('-inf')
+        self._logged_failed = self._logged_full = float('-inf')
+        #: Monotonic times of the last error and of the last dropped event, and
+        #: of the begin of the current call, in seconds. None means no call.
+        self._failed_at = self._dropped_at = float('-inf')
+        self._calling_since: float | None = None
+        self._error = ''
         #: Number of events that were dropped.
         self.dropped = 0
 
@@ -61,11 +74,11 @@ class Subscription:
         try:
             self._queue.put_nowait(event)
         except queue.Full:
+            now = self._dropped_at = self._monotonic()
             with self._lock:
                 self.dropped += 1
-            now = self._monotonic()
-            if now - self._full_at >= _LOG_AGAIN:
-                self._full_at = now
+            if now - self._logged_full >= _LOG_AGAIN:
+                self._logged_full = now
                 LOG.warning(
                     'events dropped: subscriber=%s dropped=%d; the function '
                     'is too slow, or does not return; the work of this '
@@ -81,18 +94,36 @@ class Subscription:
 
     def _run(self) -> None:
         while (event := self._queue.get()) is not None and not self._closed:
+            self._calling_since = self._monotonic()
             try:
                 self._function(event)
             except Exception as exc:
-                now = self._monotonic()
-                if now - self._failed_at >= _LOG_AGAIN:
-                    self._failed_at = now
+                self._error = one_line(f'{type(exc).__name__}: {exc}')
+                now = self._failed_at = self._monotonic()
+                if now - self._logged_failed >= _LOG_AGAIN:
+                    self._logged_failed = now
                     LOG.warning(
                         'subscriber failed: subscriber=%s event=%s error=%s; '
                         'it receives the following events; further errors '
                         'are not logged for a while', self._name,
-                        type(event).__name__,
-                        ' '.join(f'{type(exc).__name__}: {exc}'.split()))
+                        type(event).__name__, self._error)
+            self._calling_since = None
+
+    def trouble(self) -> dict[str, Any] | None:
+        """Return why the function does not receive all events, for a report.
+
+        None means that it receives them. The fields are those of
+        :class:`distperiodic.core.member_facts.SubscriberFact`.
+        """
+        now, since = self._monotonic(), self._calling_since
+        found: dict[str, Any] = {}
+        if since is not None and now - since >= _LONG:
+            found['calling_s'] = round(now - since, 3)
+        if now - self._dropped_at < _LATELY:
+            found['dropped'] = self.dropped
+        if now - self._failed_at < _LATELY:
+            found['error'] = self._error[:_REPORTED]
+        return {'name': self._name, **found} if found else None
 
     def close(self) -> None:
         """Pass no more events to the function, except for one that has begun.
@@ -114,6 +145,8 @@ class Subscribers:
         #: threads may be iterating over the current one.
         self._subscriptions: tuple[Subscription, ...] = ()
         self._tally: Tally | None = None
+        #: Names of the jobs of the services of this process.
+        self._jobs: frozenset[str] = frozenset()
         self._gauges: tuple[Callable[[Tally], None], ...] = ()
         #: Events dropped by subscriptions that have ended.
         self._dropped_before = 0
@@ -125,7 +158,7 @@ class Subscribers:
         self._dropped_before = 0
         self._gauges = ()
         if self._tally is not None:
-            self._tally = Tally()
+            self._tally = self._begun()
         for subscription in self._subscriptions:
             subscription.forked()
 
@@ -157,8 +190,25 @@ class Subscribers:
         """Count the events for the metrics from now on."""
         with self._lock:
             if self._tally is None:
-                self._tally = Tally()
+                self._tally = self._begun()
             self.open = True
+
+    def _begun(self) -> Tally:
+        tally = Tally()
+        tally.begin(self._jobs)
+        return tally
+
+    def expect(self, jobs: Iterable[str]) -> None:
+        """Begin the counters of *jobs* at 0, if the events are counted."""
+        with self._lock:
+            self._jobs = self._jobs.union(jobs)
+            if self._tally is not None:
+                self._tally.begin(self._jobs)
+
+    def troubles(self) -> list[dict[str, Any]]:
+        """Return the troubles of the subscribers that have some."""
+        return [trouble for one in self._subscriptions
+                for trouble in [one.trouble()] if trouble is not None]
 
     def add_gauges(self, gauges: Callable[[Tally], None]
                    ) -> Callable[[], None]:

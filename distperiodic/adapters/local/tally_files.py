@@ -10,13 +10,17 @@ Each process writes its values to a file about once a second. One process, the
 
 A process holds a lock as long as it lives. The kernel releases the lock when
 the process ends, for whatever reason. The server then adds the counters of the
-process to ``ended.json``, so that no sum decreases. Another process becomes
-the server if the server ends. If all processes have ended, their values are
-forgotten. The values of the last second of a process that was killed are lost.
+process to ``ended.json``, so that no sum decreases, and removes its files.
+Another process becomes the server if the server ends. ``ended.json`` also
+names the processes whose counters it contains, because the server may end
+before it has removed their files. If all processes have ended, their values
+are forgotten. The values of the last second of a process that was killed are
+lost.
 """
 
 import contextlib
 import fcntl
+import json
 import os
 import secrets
 
@@ -71,6 +75,12 @@ class TallyFiles:
         if text != self._written:
             self._replace(self._name + _VALUES, text)
             self._written = text
+        # A program that cleans the directory for temporary files must not
+        # remove the files of a live process, so they are never old.
+        for suffix in (_VALUES, _LOCK):
+            os.utime(self._at(self._name + suffix))
+        if self._server is not None:
+            os.utime(self._at(_SERVER))
 
     def _replace(self, name: str, text: str) -> None:
         # A reader sees either the old file or the new file.
@@ -91,8 +101,9 @@ class TallyFiles:
                 os.close(handle)
                 return False
             self._server = handle
-            if not self._others(alive=True):
-                for name in self._others(alive=False):
+            live, gone = self._others()
+            if not live:
+                for name in gone:
                     self._remove(name)
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(self._at(_ENDED))
@@ -105,21 +116,36 @@ class TallyFiles:
 
         :raises OSError: A file cannot be read or written.
         """
-        ended = self._read(_ENDED)
-        gone = self._others(alive=False)
-        for name in gone:
+        ended, merged = self._ended()
+        live, gone = self._others()
+        for name in set(gone) - merged:
             ended.merge(self._read(name + _VALUES).without_gauges())
         if gone:
-            self._replace(_ENDED, ended.text())
+            self._replace(_ENDED, json.dumps(
+                {'tally': ended.text(), 'processes': gone}))
             for name in gone:
                 self._remove(name)
-        for name in self._others(alive=True):
+        for name in live:
             ended.merge(self._read(name + _VALUES))
         return ended
 
-    def _others(self, *, alive: bool) -> list[str]:
-        """Return the names of the other processes that live, or have ended."""
-        found = []
+    def _ended(self) -> tuple[Tally, set[str]]:
+        """Return the sum of the processes that have ended, and the names of
+        those whose files may still exist although the sum contains them.
+        """
+        try:
+            with open(self._at(_ENDED), encoding='utf-8') as file:
+                found = json.load(file)
+            return Tally.parse(found['tally']), set(found['processes'])
+        except (FileNotFoundError, KeyError, TypeError, ValueError):
+            return Tally(), set()
+
+    def _others(self) -> tuple[list[str], list[str]]:
+        """Return the names of the other processes: those that live, and those
+        that have ended.
+        """
+        live: list[str] = []
+        gone: list[str] = []
         for file in sorted(os.listdir(self._path)):
             name = file.removesuffix(_LOCK)
             if name in (file, self._name) or file == _SERVER:
@@ -127,11 +153,10 @@ class TallyFiles:
             with contextlib.suppress(FileNotFoundError):
                 handle = os.open(self._at(file), os.O_RDWR | os.O_CLOEXEC)
                 try:
-                    if _locked(handle) is not alive:
-                        found.append(name)
+                    (gone if _locked(handle) else live).append(name)
                 finally:
                     os.close(handle)
-        return found
+        return live, gone
 
     def _read(self, name: str) -> Tally:
         try:
