@@ -253,6 +253,16 @@ OPTS = [
              'that only your monitoring can reach. Needs the extra metrics. '
              'Empty: nothing listens, and nothing is counted for metrics.'),
     cfg.BoolOpt(
+        'traces', default=False,
+        help='Create OpenTelemetry spans: a scheduler one for each batch, and '
+             'a worker one for each run, which is linked to that of its '
+             'batch. A client of tasks stores the trace of the caller with '
+             'each task. The process must configure an OpenTelemetry SDK, '
+             'for example with opentelemetry-instrument; without one, there '
+             'are no spans. The span of a run has the id of its object. '
+             'Needs the extra otel. False: opentelemetry is not imported, and '
+             'nothing is sent for traces.'),
+    cfg.BoolOpt(
         'quorum_queues', default=False,
         help='Declare the queues as quorum queues, which a RabbitMQ cluster '
              'replicates, instead of durable queues on one node. Each '
@@ -381,6 +391,7 @@ class Settings:
     state_path: str
     workflows: str
     metrics_listen: str
+    traces: bool
     quorum_queues: bool
     signing_key: tuple[str, ...] = dataclasses.field(repr=False)
     #: Partitions by topic. Partitions for which no option is set are left out.

@@ -30,6 +30,7 @@ from distperiodic.core.claim_request import ClaimRequest
 from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import SkipRequest
 from distperiodic.core.claim_request import TakeOverRequest
+from distperiodic.core.context import Context
 from distperiodic.core.control import Found
 from distperiodic.core.control import Me
 from distperiodic.core.control import MemberOutcome
@@ -786,6 +787,85 @@ class ClosedSink:
 
     def put(self, event: telemetry.Event) -> None:
         """Ignore *event*."""
+
+
+class BatchSpan(Protocol):
+    """Span of a batch, from its dispatch until all outcomes are known.
+
+    Only the thread of the flow uses it.
+    """
+
+    #: The trace context of the span, for other processes.
+    trace: str
+
+    def count(self, outcome: str, objects: int) -> None:
+        """Add objects of the batch whose outcome is known."""
+
+    def reclaim(self, objects: int, reason: str) -> None:
+        """Record that objects of the batch were reclaimed.
+
+        :param reason: Sentence for operators.
+        """
+
+    def end(self) -> None:
+        """End the span."""
+
+
+class RunSpan(Protocol):
+    """Span of a run. The run's thread begins and ends it."""
+
+    def fail(self, error: str, text: str, traceback: str) -> None:
+        """Record that the run has failed.
+
+        :param error: Name of the class of the error.
+        :param text: The error as one line.
+        """
+
+    def time_out(self, seconds: float) -> None:
+        """Record that the run has exceeded its timeout, and end the span.
+
+        Any thread may call this. The handler may still run.
+        """
+
+    def end(self) -> None:
+        """End the span, unless it has ended.
+
+        Its thread no longer has the context of the span.
+        """
+
+
+#: Function that begins the span of a run, in the thread of the run. Its
+#: parameter is the context of the handler. It returns None if the run has no
+#: span.
+BeginRun = Callable[[Context], RunSpan | None]
+
+
+class Tracer(Protocol):
+    """Creator of spans.
+
+    No method raises an error: a failure to trace must not prevent work. A
+    trace context is described in :mod:`distperiodic.core.trace_context`.
+    """
+
+    def dispatched(self, batch: message.Batch,
+                   worker: str) -> BatchSpan | None:
+        """Begin the span of a batch.
+
+        :param worker: Name of the worker on the ring.
+        :returns: The span. None means that no span is recorded anywhere.
+        """
+
+    def runs(self, batch: message.Batch) -> BeginRun | None:
+        """Return the function that begins the spans of the runs of *batch*.
+
+        None means that the runs have no spans.
+        """
+
+    def current(self) -> str | None:
+        """Return the trace context of this thread's span.
+
+        None means that the thread has no span.
+        """
 
 
 class CallQueue(Protocol):

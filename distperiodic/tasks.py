@@ -34,9 +34,11 @@ from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import ports
 from distperiodic.adapters.local import notices
+from distperiodic.adapters.local import tracing
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.local.process_slot import host_name
 from distperiodic.adapters.local.process_slot import user_name
+from distperiodic.adapters.local.tracing import TRACING
 from distperiodic.adapters.local.workflow_file import read_workflows
 from distperiodic.adapters.messaging.notices import TaskNotices
 from distperiodic.adapters.sql import tables
@@ -213,7 +215,9 @@ class Client:
             'priority', priority, -_MOST_PRIORITY, _MOST_PRIORITY)
         return NewTask(new_id(self._clock.now(), queue), type_, definition,
                        task_arguments.parameters_text(parameters), key, queue,
-                       task_arguments.instant(at), priority)
+                       task_arguments.instant(at), priority,
+                       None if TRACING.tracer is None
+                       else TRACING.tracer.current())
 
     def _definition(self, type_: Any) -> workflow.Definition:
         """Return the workflow of a type of task.
@@ -256,7 +260,10 @@ class Client:
 
     @functools.cached_property
     def _settings(self) -> opts.Settings:
-        return opts.settings(self._conf)
+        settings = opts.settings(self._conf)
+        if settings.traces:
+            tracing.install(f'[{opts.GROUP}] traces')
+        return settings
 
     def _task_store(self) -> ports.TaskStore:
         settings = self._settings

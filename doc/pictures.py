@@ -318,7 +318,7 @@ _PURPOSE = {
     'periodic': 'periodic_task',
     'dispenser': 'TaskDispenser',
     'tasks': 'Client, command',
-    'events': 'subscribe', 'metrics': 'install',
+    'events': 'subscribe', 'metrics': 'install', 'traces': 'install',
     'operator': 'queries and commands of operators, on the store',
     'flow': 'the steps of a tick and of a run',
     'adapters': 'SQL, messages, groups, pools',

@@ -86,6 +86,8 @@ class Member:
     #: Hash of the jobs that the member schedules; see :class:`.JobSet`. 0
     #: means that the member schedules no jobs.
     jobs: int = 0
+    #: True if the member reads the trace context of a batch.
+    traces: bool = False
 
     @functools.cached_property
     def entry(self) -> str:
@@ -97,6 +99,8 @@ class Member:
             attributes.append(f's{self.slots}')
         if self.jobs:
             attributes.append(f'j{self.jobs}')
+        if self.traces:
+            attributes.append('o1')
         return (f'{self.identity}~{self.nonce}~{self.generation}'
                 f'~{".".join(attributes)}')
 
@@ -147,7 +151,7 @@ def parse_entry(entry: str) -> Member | None:
     return Member(match['identity'], match['nonce'],
                   int(match['generation']), points, slots,
                   attributes.get('t', 1), attributes['f'],
-                  attributes.get('j', 0))
+                  attributes.get('j', 0), bool(attributes.get('o')))
 
 
 def worker_group(group: str, partition: str) -> str:

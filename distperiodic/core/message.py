@@ -52,6 +52,7 @@ from distperiodic.core.control_message import ControlRequest
 from distperiodic.core.refusal import Refusal
 from distperiodic.core.schedule import LAST_INSTANT
 from distperiodic.core.schedule import Instant
+from distperiodic.core.trace_context import parse_trace
 from distperiodic.core.wire import FIRST_INSTANT
 from distperiodic.core.wire import MAX_INT
 from distperiodic.core.wire import VERSION
@@ -86,6 +87,8 @@ _TOKEN = re.compile(rf'[A-Za-z0-9.-]{{1,{_TOKEN_LENGTH}}}')
 _BATCH_FIELDS = frozenset((
     'v', 'kind', 'id', 'lease', 'job', 'tick', 'objects', 'fences',
     'attempts', 'sender', 'worker', 'priority', 'waiting'))
+_TRACEPARENT = 'traceparent'
+_OPTIONAL_BATCH_FIELDS = frozenset((_TRACEPARENT,))
 _REPORTS_FIELDS = frozenset(('v', 'kind', 'to', 'reports'))
 _NOTICE_FIELDS = frozenset(('v', 'kind', 'tasks'))
 _REPORT_FIELDS = frozenset((
@@ -116,6 +119,10 @@ class Batch:
     priority: int = 0  # higher first
     #: Number of claims that wait at the sender for a worker of the partition.
     waiting: int = 0
+    #: Trace context of the span that sends the batch; see
+    #: :mod:`distperiodic.core.trace_context`. None means that there is no
+    #: span, or that the worker does not know this field.
+    trace: str | None = None
     #: Progress of earlier attempts, as JSON by object. None means no progress.
     #: The progress is not part of the message: the worker reads it from the
     #: store.
@@ -241,6 +248,8 @@ def encode_batch(batch: Batch, keys: Sequence[Key] = ()) -> dict[str, Any]:
         'priority': batch.priority,
         'waiting': batch.waiting,
     }
+    if batch.trace is not None:
+        message[_TRACEPARENT] = batch.trace
     _check_batch(message)
     return sign(message, keys)
 
@@ -311,6 +320,11 @@ def decode(message: Any, keys: Collection[Key] = ()) -> Message:
         mac = message.pop('mac')
     match message.get('kind'):
         case 'run':
+            if type(message.get(_TRACEPARENT, '')) is not str:
+                # A trace must not prevent a run. But only text can certainly
+                # be written as JSON, to check the signature.
+                message = {name: value for name, value in message.items()
+                           if name != _TRACEPARENT}
             _check_batch(message)
         case 'report':
             _check_reports(message)
@@ -338,7 +352,8 @@ def decode(message: Any, keys: Collection[Key] = ()) -> Message:
             message['id'], message['job'], message['tick'],
             message['objects'], message['fences'], message['attempts'],
             message['sender'], message['worker'], message['lease'],
-            priority=message['priority'], waiting=message['waiting'])
+            priority=message['priority'], waiting=message['waiting'],
+            trace=parse_trace(message.get(_TRACEPARENT)))
     return Reports(message['to'], [
         Report(r['batch'], r['worker'], r['done'],
                [(i, why) for i, why in r['failed']],
@@ -349,7 +364,7 @@ def decode(message: Any, keys: Collection[Key] = ()) -> Message:
 
 
 def _check_batch(message: Mapping[str, Any]) -> None:
-    check_fields(message, _BATCH_FIELDS)
+    check_fields(message, _BATCH_FIELDS, _OPTIONAL_BATCH_FIELDS)
     for field in ('job', 'sender', 'worker'):
         check_name(field, message[field])
     for field in ('id', 'lease'):

@@ -24,6 +24,8 @@ class NewTask(NamedTuple):
     #: Earliest instant at which the first step may start. None means at once.
     due: int | None
     priority: int
+    #: Trace context of the submitter's span. None means that it had none.
+    trace: str | None = None
 
 
 def digest(task: NewTask) -> str | None:

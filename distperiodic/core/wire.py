@@ -35,11 +35,16 @@ _MAC = re.compile(r'[0-9a-f]{64}\Z')
 Key = str | bytes
 
 
-def check_fields(message: Mapping[str, Any], fields: frozenset[str]) -> None:
-    """Check that *message* has exactly these fields."""
-    if message.keys() != fields:
+def check_fields(message: Mapping[str, Any], fields: frozenset[str],
+                 optional: frozenset[str] = frozenset()) -> None:
+    """Check that *message* has exactly these fields.
+
+    :param optional: Fields that the message may also have.
+    """
+    if message.keys() - optional != fields:
         missing = sorted(fields - message.keys())
-        unknown = [shown(k) for k in message if k not in fields][:3]
+        unknown = [shown(k) for k in message
+                   if k not in fields and k not in optional][:3]
         raise InvalidMessage(
             f'fields missing: {", ".join(missing) or "none"}; fields unknown: '
             f'{", ".join(unknown) or "none"}')

@@ -116,6 +116,8 @@ class StepInput(NamedTuple):
     restarts: int = 0
     #: Reason why the task is rolled back. None in a normal command.
     failure: str | None = None
+    #: Trace context of the submitter's span. None means that it had none.
+    trace: str | None = None
 
 
 class Position(NamedTuple):

@@ -762,7 +762,7 @@ class RunLeases:
                 [one.object for one in lease.claims],
                 [one.fence for one in lease.claims],
                 [one.attempt for one in lease.claims], worker, worker,
-                lease.id, self._jobs[lease.job].topic)
+                lease.id, self._jobs[lease.job].topic, trace=ended.trace)
             grant = Grant(batch, request.at, lease.id)
             grant.request = request
             grant.until = request.at + self._lease * (1.0 - _MARGIN)

@@ -36,6 +36,8 @@ class Wiring:
     #: Receives the events of this process.
     sink: ports.EventSink = dataclasses.field(
         default_factory=ports.ClosedSink)
+    #: Creates the spans of batches. None means that there are no spans.
+    tracer: ports.Tracer | None = None
     #: Source of the jitter of pauses.
     random: Random = dataclasses.field(default_factory=Random)
     #: Configuration of the partitions, by topic.

@@ -13,6 +13,7 @@ from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import periodic
 from distperiodic.adapters.coordination.url import check_backend_url
+from distperiodic.adapters.local import tracing
 from distperiodic.adapters.messaging import drivers
 from distperiodic.core import definitions
 from distperiodic.core.job import COMMAND_PREFIX
@@ -77,6 +78,8 @@ def check_service(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks,
             f'{type(tasks).__name__} has commands of tasks only, and tasks '
             'need a store; set [distperiodic] connection')
     metrics_endpoint.check(settings)
+    if settings.traces:
+        tracing.require(f'[{opts.GROUP}] traces')
     with contextlib.suppress(exceptions.StoreUnavailable):
         check_store(settings, conf)
     if settings.dispatcher == 'messaging' or kind == 'worker':

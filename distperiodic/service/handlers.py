@@ -20,6 +20,7 @@ from distperiodic.adapters.local import forks
 from distperiodic.adapters.local.pool import Pools
 from distperiodic.adapters.local.process_links import Call
 from distperiodic.adapters.local.processes import Processes
+from distperiodic.adapters.local.tracing import TRACING
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
 from distperiodic.core.context import Context
@@ -66,7 +67,7 @@ class Handlers:
             clock=clock, pool=self._pools, report=report,
             may_start=may_start, finish=self._finisher(),
             lease=settings.lease, slots=lambda: self._pools.size,
-            timed=timed)
+            timed=timed, tracer=TRACING.tracer)
 
     def _finisher(self) -> (
             Callable[[message.Batch, str, Any, str | None], None] | None):
@@ -125,7 +126,8 @@ class Handlers:
                     (batch.progress or {}).get(key, 'null'),
                     batch.steps[key] if batch.steps else None,
                     (found and found.lease_of(batch)) or '', until(),
-                    arguments), context, timeout, until)
+                    arguments, None if TRACING.tracer is None
+                    else TRACING.tracer.current()), context, timeout, until)
             found[topic] = run
         return found
 

@@ -26,6 +26,7 @@ from distperiodic import loading
 from distperiodic import opts
 from distperiodic import periodic
 from distperiodic.adapters.coordination.membership import ToozMembership
+from distperiodic.adapters.local import tracing
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.local.process_slot import ProcessSlot
 from distperiodic.adapters.local.process_slot import host_name
@@ -199,6 +200,8 @@ class Lifecycle(abc.ABC):
                     'before you start it again')
             self._clear()
         self._settings = check_options(self._conf, self._kind)
+        if self._settings.traces:
+            tracing.install(f'[{opts.GROUP}] traces')
         self._warn_unknown_partitions()
         if self._tasks.commands and not self._settings.connection:
             LOG.warning(

@@ -29,6 +29,7 @@ from distperiodic.adapters.local.inline_queue import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.adapters.local.reader import ThreadReader
 from distperiodic.adapters.local.subscribers import SUBSCRIBERS
+from distperiodic.adapters.local.tracing import TRACING
 from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.messaging.bus import Endpoint
 from distperiodic.adapters.messaging.bus import MessagingWorkBus
@@ -185,7 +186,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 new_lease=lease_names.new_lease,
                 batch_size=settings.dispatch_batch_size, lease=settings.lease,
                 late_after=settings.late_claim_after, sure=self._sure,
-                sink=SUBSCRIBERS,
+                sink=SUBSCRIBERS, tracer=TRACING.tracer,
                 partitions=settings.partitions))
         self._cancellations = None if self._store is None else Cancellations(
             self._executor, self._store, self._clock)
@@ -291,7 +292,8 @@ class SchedulerService(lifecycle.Lifecycle):
         for topic in topics:
             worker = solo if topic == _LOCAL else me or solo
             self._flow.workers_changed(topic, [dataclasses.replace(
-                worker, points=0, slots=pools[topic]['size'])], own=True)
+                worker, points=0, slots=pools[topic]['size'],
+                traces=TRACING.tracer is not None)], own=True)
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:

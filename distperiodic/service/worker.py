@@ -22,6 +22,7 @@ from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import periodic
 from distperiodic.adapters.local.subscribers import SUBSCRIBERS
+from distperiodic.adapters.local.tracing import TRACING
 from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.messaging.bus import Endpoint
 from distperiodic.adapters.messaging.bus import MessagingReportBus
@@ -91,7 +92,8 @@ class WorkerService(lifecycle.Lifecycle):
         self._tenures: dict[str, int] = {}
         # Schedulers send nothing to a worker without slots.
         self._member = self._group_member = self._membership(
-            self._member_id, slots=0 if standby else self._slots)
+            self._member_id, slots=0 if standby else self._slots,
+            traces=TRACING.tracer is not None)
         self._member.join(self._group, self._put_view if standby else None)
         self._bus = MessagingReportBus(
             Endpoint(

@@ -68,9 +68,11 @@ def make_tasks(conf, names, spacing, ticks, last_ran):
     return Tasks(conf)
 
 
-def serve(kind, url, options, objects, spacing, answers, over):
+def serve(kind, url, options, objects, spacing, prepare, answers, over):
     """Run one service of distperiodic in its own process."""
     from oslo_service import backend
+
+    prepare()
 
     backend.init_backend(backend.BackendType.THREADING)
     import oslo_messaging
@@ -100,12 +102,18 @@ def serve(kind, url, options, objects, spacing, answers, over):
     one.stop()
 
 
+def nothing():
+    """Prepare nothing in the process of a service."""
+
+
 def our_rounds(zookeeper_url, rabbit_url, rounds, objects=OBJECTS,
-               spacing=SPACING, told=lambda pids: None, **more):
+               spacing=SPACING, told=lambda pids: None, prepare=nothing,
+               **more):
     """Measure *rounds* rounds after a first one.
 
     :param told: called with the pids of the scheduler and the worker, before
         these processes end.
+    :param prepare: called in each process before the service starts.
     :param more: options of the section [distperiodic].
     :returns: (seconds from the tick to the last run, seconds to known done) of
         each round, including the first; CPU seconds of the scheduler and of
@@ -120,7 +128,8 @@ def our_rounds(zookeeper_url, rabbit_url, rounds, objects=OBJECTS,
         over = measuring.SPAWN.Event()
         queues = [measuring.SPAWN.SimpleQueue() for _ in range(2)]
         both = [measuring.SPAWN.Process(target=serve, args=(
-            kind, rabbit_url, options, objects, spacing, queue, over))
+            kind, rabbit_url, options, objects, spacing, prepare, queue,
+            over))
             for kind, queue in zip(('scheduler', 'worker'), queues,
                                    strict=True)]
         for process in both:

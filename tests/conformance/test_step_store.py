@@ -24,6 +24,7 @@ from distperiodic import opts
 from distperiodic import ports
 from distperiodic import tasks
 from distperiodic.adapters.local import notices
+from distperiodic.adapters.local.tracing import TRACING
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.session import finish_in
@@ -42,6 +43,7 @@ from distperiodic.core.telemetry import QueueHalted
 from distperiodic.core.telemetry import TaskMoved
 from distperiodic.core.workflow import ENDED
 from distperiodic.core.workflow import Status
+from tests import spans
 from tests.configured import configuration
 
 LONG, OVER = 600.0, -1.0
@@ -981,6 +983,49 @@ def test_a_stuck_task_that_runs_forward_again_has_other_keys(board):
     assert key_of(board, id_) not in (normal, undone)
     board.run(error='ill')
     assert key_of(board, id_) != undone
+
+
+def trace_of(board, id_):
+    """Return the trace context that the next run of a task gets."""
+    return board.store.steps.load([id_])[id_].trace
+
+
+@pytest.mark.parametrize('queue', [None, 'q'])
+def test_each_run_of_a_task_gets_the_trace_of_its_submitter(board, queue):
+    with spans.kept() as exported, exported.span('request'):
+        id_ = board.client.submit('two', queue=queue)
+        submitted = TRACING.tracer.current()
+
+    found = [trace_of(board, id_)]
+    for error in (None, 'ill', None, None):
+        board.run(error=error)
+        found.append(trace_of(board, id_))
+    assert board.client.get(id_).status == Status.FAILED
+    board.client.retry(id_)
+    found.append(trace_of(board, id_))
+
+    assert set(found) == {submitted}
+    assert None is not submitted
+
+
+def test_a_task_without_a_span_has_no_trace(board):
+    with spans.kept():
+        id_, other = board.client.submit_many(2 * [{'type': 'two'}])
+
+    assert trace_of(board, id_) is trace_of(board, other) is None
+
+
+def test_a_traced_task_waits_until_its_first_command_is_granted(board):
+    with spans.kept() as exported, exported.span('request'):
+        id_ = board.client.submit('two')
+
+    [lease] = board.take()
+    assert board.client.get(id_).status == Status.WAITING
+    granted = board.begin(lease)
+    assert board.client.get(id_).status == Status.RUNNING
+    board.end(lease, granted)
+    board.take()
+    assert board.client.get(id_).status == Status.RUNNING
 
 
 def test_a_run_that_is_repeated_keeps_its_key(board):

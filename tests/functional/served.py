@@ -43,6 +43,7 @@ OPTS = [
                 help='Behaviour of the handler by object; see make_tasks().'),
     cfg.StrOpt('effects', help='Database for the effects; see effects.py.'),
     cfg.StrOpt('keeps', help='Database in which a session is kept open.'),
+    cfg.StrOpt('spans', help='File of the spans; see tests/spans.py.'),
 ]
 
 
@@ -208,6 +209,10 @@ def main(kind, config, path, workers, ahead=None):
     conf = cfg.ConfigOpts()
     conf.register_opts(OPTS)
     conf(['--config-file', config])
+    if conf.spans:
+        # Loads the SDK, which no other program needs.
+        from tests import spans
+        spans.write_to(conf.spans)
     tasks = make_tasks(conf, Recorder(path))
     return serve(kind, conf, tasks, int(workers))
 

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of real schedulers and workers, as Prometheus reads them."""
 
+import json
+import socket
+import subprocess
+
 import pytest
 
 from distperiodic.adapters.sql import schema
 from distperiodic.core import metric_table
+from tests import programs
 from tests.functional.cluster import Cluster
 from tests.unit.test_metrics_endpoint import free_port
 from tests.unit.test_metrics_endpoint import sample
@@ -98,3 +103,36 @@ def test_workers_without_a_store_report_the_times_of_their_runs(cluster):
         return sums == {ended} == {len(cluster.runs())}
 
     wait_until(agree, 60)
+
+
+def test_oslo_metrics_counts_messages_and_refuses_the_metrics_of_others(
+        cluster, tmp_path):
+    """``doc/source/howto/monitor.rst`` states both."""
+    path, port = tmp_path / 'collector.sock', free_port()
+    cluster.set_section('oslo_metrics', metrics_socket_file=path,
+                        prometheus_host='127.0.0.1', prometheus_port=port)
+    cluster.set_section('oslo_messaging_metrics', metrics_enabled=True,
+                        metrics_socket_file=path)
+    with open(tmp_path / 'collector.log', 'w') as log, subprocess.Popen(
+            [*programs.PYTHON, '-m', 'oslo_metrics', '--config-file',
+             cluster.config], stderr=log) as collector:
+        try:
+            wait_until(lambda: scraped(f'127.0.0.1:{port}'), 60)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.sendto(json.dumps({
+                    'module': 'distperiodic', 'labels': {'job': 'ping'},
+                    'name': 'distperiodic_ticks_lost_total',
+                    'action': {'action': 'inc', 'value': None},
+                }).encode(), str(path))
+            cluster.start('scheduler')
+            cluster.start('worker')
+            found = wait_until(lambda: sample(
+                scraped(f'127.0.0.1:{port}'),
+                'oslo_messaging_rpc_client_invocation_end_total',
+                call_type='cast') and scraped(f'127.0.0.1:{port}'), 60)
+            assert not [name for name, _ in found
+                        if name.startswith('distperiodic')]
+            assert 'Failed to lookup modules' in (
+                tmp_path / 'collector.log').read_text()
+        finally:
+            collector.terminate()

@@ -89,7 +89,7 @@ def test_the_fields_of_each_message_are_documented():
     reports = message.encode_reports([message.Report('1', 'w')], to='s')
     encoded = [
         message.encode_batch(message.Batch(
-            '1', 'poll', 0, ['a'], [1], [1], 's', 'w', 'lease')),
+            '1', 'poll', 0, ['a'], [1], [1], 's', 'w', 'lease', trace='')),
         reports, *reports['reports'],
         message.encode_notice(message.Notice(['t'])),
         control_message.encode_request(request),

@@ -20,7 +20,7 @@ MEMBERS = st.builds(
     member.Member, IDENTITIES, NONCES, st.integers(0, 99_999),
     points=st.integers(0, member.MAX_POINTS), slots=st.integers(0, 99_999),
     tenure=st.integers(0, 99_999), ring_format=st.integers(1, 9),
-    jobs=st.integers(0, 99_999))
+    jobs=st.integers(0, 99_999), traces=st.booleans())
 
 
 def a_member(identity='api-1', nonce='00c0ffee00c0ffee', generation=1,

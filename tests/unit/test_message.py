@@ -20,6 +20,7 @@ from distperiodic.ports import LONGEST_MESSAGE
 
 SCHEDULER = 'api-1~9f2c41d07be3a655~2~f1.r40'
 WORKER = 'worker-1~00c0ffee00c0ffee~1~f1.s10'
+TRACE = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'
 
 
 def a_batch(**changes):
@@ -66,7 +67,8 @@ def batches(draw):
         objects=objects, fences=draw(counts), attempts=draw(counts),
         sender=draw(names), worker=draw(names), lease=draw(tokens),
         priority=draw(st.integers(-100, 100)),
-        waiting=draw(st.integers(0, 2 ** 63 - 1)))
+        waiting=draw(st.integers(0, 2 ** 63 - 1)),
+        trace=draw(st.sampled_from([None, TRACE])))
 
 
 @st.composite
@@ -400,6 +402,38 @@ def test_an_error_does_not_repeat_the_content_of_the_message():
     with pytest.raises(exceptions.InvalidMessage) as refusal:
         message.decode(an_encoded('run') | {'tick': 'hunter2'})
     assert 'hunter2' not in str(refusal.value)
+
+
+# -- traces
+
+def test_a_batch_without_a_trace_has_exactly_the_fields_of_the_first_release():
+    assert set(message.encode_batch(a_batch())) == {
+        'v', 'kind', 'id', 'lease', 'job', 'tick', 'objects', 'fences',
+        'attempts', 'sender', 'worker', 'priority', 'waiting'}
+
+
+@pytest.mark.parametrize('value', [
+    '', 'x' * 100_000, TRACE.upper(), '\ud800', f'{TRACE}\nERROR forged',
+    7, None, [[TRACE]], float('nan'), {'a': 10 ** 5000}])
+def test_a_malformed_trace_is_ignored_and_its_batch_accepted(value):
+    encoded = an_encoded('run') | {'traceparent': value}
+    assert message.decode(encoded) == a_batch()
+
+
+def test_a_signature_covers_the_trace():
+    encoded = message.encode_batch(a_batch(trace=TRACE), ['key'])
+    assert message.decode(encoded, ['key']).trace == TRACE
+    for forged in (TRACE.replace('4', '5'), 'x', 7):
+        with pytest.raises(exceptions.InvalidMessage):
+            message.decode(encoded | {'traceparent': forged}, ['key'])
+    del encoded['traceparent']
+    with pytest.raises(exceptions.InvalidMessage):
+        message.decode(encoded, ['key'])
+
+
+def test_another_kind_of_message_has_no_trace():
+    with pytest.raises(exceptions.InvalidMessage, match='traceparent'):
+        message.decode(an_encoded('report') | {'traceparent': TRACE})
 
 
 # -- maximum length

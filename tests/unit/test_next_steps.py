@@ -21,6 +21,7 @@ SENDER = 'api-1~9f2c41d07be3a655~1~f1.t1.r40'
 WORKER = 'w~00c0ffee00c0ffee~1~f1.t1.s10'
 TICK = worlds.BEGIN * schedule.SECOND
 LEASE = 60.0
+TRACE = f'00-{"a1" * 16}-{"b2" * 8}-01'
 A, B = (command_job(module, 'run', 'here') for module in 'ab')
 
 
@@ -98,7 +99,7 @@ class Desk:
         self.grants.accept(message.Batch(
             self.name(), A.name, TICK, list(tasks),
             [one.fence for one in won], [one.attempt for one in won],
-            SENDER, WORKER, lease))
+            SENDER, WORKER, lease, trace=TRACE))
         return self.runs.pop()
 
     def end(self, batch, **fields):
@@ -127,6 +128,7 @@ def test_the_next_step_runs_where_the_last_one_ended(desk):
     [after] = desk.runs
     assert (after.job, after.objects, after.fences) == (B.name, ['t'], [7])
     assert after.steps == {'t': inputs('t', 1)}
+    assert after.trace == batch.trace == TRACE
     assert desk.grants.may_start(after) is None
 
 

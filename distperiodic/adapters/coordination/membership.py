@@ -89,6 +89,7 @@ class ToozMembership:
     :param jobs: The jobs that this process schedules. None for a process that
         schedules no jobs; the views of such a process have no rings of single
         jobs.
+    :param traces: True if this process reads the trace contexts of batches.
     :param session_timeout: Seconds without a heartbeat after which other
         members take over. A timeout in *backend_url* takes precedence, and the
         server may grant another value.
@@ -104,7 +105,7 @@ class ToozMembership:
 
     def __init__(self, backend_url: str, identity: str, *,
                  clock: ports.Clock, points: int = 0, slots: int = 0,
-                 jobs: JobSet | None = None,
+                 jobs: JobSet | None = None, traces: bool = False,
                  session_timeout: float = 10.0,
                  heartbeat_interval: float = 1.0,
                  changed: Callable[[str, Collection[str], Collection[str]],
@@ -118,7 +119,8 @@ class ToozMembership:
         self._members_changed = changed
         self._me = Member(
             check_identity(identity), secrets.token_hex(8), 0,
-            points, slots, jobs=jobs.digest if jobs else 0)
+            points, slots, jobs=jobs.digest if jobs else 0,
+            traces=traces)
         self._jobs = jobs
         #: Sets of jobs that members have, by their digests.
         self._job_sets = {jobs.digest: jobs} if jobs else {}

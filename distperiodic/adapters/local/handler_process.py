@@ -31,6 +31,7 @@ from typing import Any
 from distperiodic import exceptions
 from distperiodic.adapters.local import forks
 from distperiodic.adapters.local import process_links
+from distperiodic.adapters.local import tracing
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.local.process_links import Call
 from distperiodic.adapters.local.process_links import Recipe
@@ -286,7 +287,8 @@ def run_handler(tasks: Any, link: Link, run: HandlerRun,
     link.begin(run, context)
     try:
         handler = forks.ends_forked(tasks.handler(call.job))
-        returned = handler(context, *call.arguments)
+        with tracing.continued(call.trace):
+            returned = handler(context, *call.arguments)
         check_ended(call.job, returned)
         outcome: list[Any] = [
             'done', None if call.step is None else result_text(returned)]

@@ -72,6 +72,8 @@ class Call(NamedTuple):
     until: float
     #: Arguments of the handler, without the context.
     arguments: tuple[Any, ...]
+    #: Trace context of the run's span. None means that the run has no span.
+    trace: str | None = None
 
 
 class RunState(NamedTuple):

@@ -772,7 +772,7 @@ def _input(task: task_rows.TaskRow) -> workflow.StepInput:
     return workflow.StepInput(
         task.row.id, task.position.step, task.position.back,
         task.action.timeout, task.parameters, task.restarts,
-        task.failure if task.position.back else None)
+        task.failure if task.position.back else None, task.trace)
 
 
 def _placed(claims: Sequence[Claim],

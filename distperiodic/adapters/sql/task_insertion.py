@@ -27,7 +27,7 @@ _task = tables.task
 
 # Columns of a task that has not started.
 _UNSTARTED = {'status': Status.WAITING, 'cursor': 0, 'step': 0, 'back': 0,
-              'move': 0, 'records': '{}'}
+              'move': 0}
 
 
 class TaskInsertion:
@@ -171,7 +171,8 @@ def _columns(task: NewTask) -> dict[str, Any]:
         'id': task.id, 'type': task.type, 'key': task.key,
         'queue': task.queue, 'priority': task.priority, 'due': task.due,
         'definition': new_task.definition_text(task.definition),
-        'parameters': task.parameters, 'digest': new_task.digest(task)}
+        'parameters': task.parameters, 'digest': new_task.digest(task),
+        'records': task_rows.first_records(task.trace)}
 
 
 def _insert_at_once(dialect: Dialect) -> Any:
@@ -186,7 +187,7 @@ def _insert_at_once(dialect: Dialect) -> Any:
     columns = {
         **{name: sa.bindparam(f'new_{name}', type_=_task.c[name].type)
            for name in ('id', 'type', 'key', 'queue', 'priority', 'due',
-                        'definition', 'parameters', 'digest')},
+                        'definition', 'parameters', 'digest', 'records')},
         **{name: sa.literal(value, _task.c[name].type)
            for name, value in _UNSTARTED.items()},
         'space': sa.bindparam('of_space'), 'created': command.c.now}

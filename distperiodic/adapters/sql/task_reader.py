@@ -145,7 +145,7 @@ def _unbegun(task: Any, namespace: str) -> sa.ColumnElement[bool]:
     been granted the run, so the task still waits for a free slot.
     """
     return sa.and_(
-        task.c.status == Status.RUNNING, task.c.records == '{}',
+        task.c.status == Status.RUNNING, task_rows.has_no_record(task),
         sa.exists().where(
             _claim.c.object == task.c.id, _claim.c.state == State.CLAIMED,
             _job.c.id == _claim.c.job, _job.c.space == namespace,

@@ -23,6 +23,7 @@ from distperiodic.adapters.sql.jobs import Commands
 from distperiodic.adapters.sql.jobs import Numbers
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core import definitions
+from distperiodic.core import trace_context
 from distperiodic.core import workflow
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.telemetry import QueueHalted
@@ -38,6 +39,24 @@ _queue = tables.queue
 WHOLE = ''
 #: End of the keys of records of rollbacks.
 _ROLLBACK = 'r'
+
+
+def first_records(trace: str | None) -> str:
+    """Return the JSON text of the records of a new task.
+
+    :param trace: Trace context of the submitter's span. None means that it had
+        none.
+    """
+    return '{}' if trace is None else json.dumps({WHOLE: {'trace': trace}})
+
+
+def has_no_record(task: Any) -> sa.ColumnElement[bool]:
+    """Return the condition that no command of a task has a record.
+
+    :param task: Table of the tasks, or an alias.
+    """
+    return sa.or_(task.c.records == first_records(None), task.c.records.like(
+        first_records('_' * trace_context.LENGTH)))
 
 
 class TaskRow:
@@ -128,6 +147,13 @@ class TaskRow:
         A restart lets the task run forward again after steps were rolled back.
         """
         return int(self.records.get(WHOLE, {}).get('restarts', 0))
+
+    @property
+    def trace(self) -> str | None:
+        """Trace context of the submitter's span. None means that it had none.
+        """
+        return trace_context.parse_trace(
+            self.records.get(WHOLE, {}).get('trace'))
 
     def record(self) -> dict[str, Any]:
         """Return the record of the current command, which may be changed.

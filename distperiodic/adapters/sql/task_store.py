@@ -203,8 +203,8 @@ class SqlTaskStore:
                     # Give the steps that run again new idempotency keys: a
                     # receiver that remembers the keys of the undone effects
                     # would ignore calls with the same keys.
-                    found.records[task_rows.WHOLE] = {
-                        'restarts': found.restarts + 1}
+                    found.records.setdefault(task_rows.WHOLE, {})[
+                        'restarts'] = found.restarts + 1
             self._move(tx, found, following, '')
             return following.status
         return self._run(work)

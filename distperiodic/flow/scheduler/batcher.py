@@ -48,18 +48,21 @@ class Batcher:
     :param batch_size: Maximum number of objects in one batch.
     :param throttle: Limits the rate of log lines about one job or partition.
     :param sink: Receives an event for each batch.
+    :param tracer: Creates a span for each batch. None means no spans.
     """
 
     def __init__(self, inflight: in_flight.InFlight, bus: ports.WorkBus,
                  clock: ports.Clock, *, batch_size: int,
                  throttle: log_throttle.LogThrottle,
-                 sink: ports.EventSink):
+                 sink: ports.EventSink,
+                 tracer: ports.Tracer | None = None):
         self._in_flight = inflight
         self._bus = bus
         self._clock = clock
         self._batch_size = batch_size
         self._throttle = throttle
         self._sink = sink
+        self._tracer = tracer
         self._batch_ids = map(str, itertools.count(1))
 
     def pump(self, partition: str, me: str, sure: bool) -> None:
@@ -227,7 +230,7 @@ class Batcher:
             job.priority - precedence_of(claims[0].place),
             waiting=inflight.waiting_in[job.topic],
             authority=queue.authority)
-        inflight.sent[batch.id] = in_flight.SentBatch(
+        sent = inflight.sent[batch.id] = in_flight.SentBatch(
             batch, claims, worker, queue, cost, now)
         worker.batches[batch.id] = None
         worker.share.turn = False
@@ -239,6 +242,13 @@ class Batcher:
             self._sink.put(telemetry.BatchDispatched(
                 job.name, batch.tick, batch.id, len(claims),
                 worker.member.identity))
+        if self._tracer is not None:
+            sent.span = self._tracer.dispatched(
+                batch, worker.member.identity)
+            # An earlier release rejects a batch with a field that it does not
+            # know.
+            if sent.span is not None and worker.member.traces:
+                batch.trace = sent.span.trace
         self._bus.send(batch)
         return batch.id
 

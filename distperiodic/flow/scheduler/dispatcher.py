@@ -97,7 +97,8 @@ class Dispatcher:
         self._counters = wiring.counters
         self._batcher = batcher.Batcher(
             self._in_flight, bus, clock, batch_size=wiring.batch_size,
-            throttle=self._throttle, sink=wiring.sink)
+            throttle=self._throttle, sink=wiring.sink,
+            tracer=wiring.tracer)
         self._all_recoveries = [recovery.RECOVERIES[book.authority](
             self._in_flight, book, wiring, holder=self.holder,
             new_lease=self.new_lease) for book in books]
@@ -305,6 +306,11 @@ class Dispatcher:
         if ran and report.seconds:
             worker.window.note(job.name, ran, report.seconds)
         lost = len(sent.take(report.lost))
+        if sent.span is not None:
+            for outcome, number in (
+                    ('done', len(done)), ('dead', len(dead)),
+                    ('retried', len(retried)), ('lost', lost)):
+                sent.span.count(outcome, number)
         self._in_flight.lost(job, lost)
         self._in_flight.settle(sent, ran + lost)
         if report.refused:
@@ -313,6 +319,7 @@ class Dispatcher:
             for bound in sent.queue.bounds.values():
                 bound.ran(report.seconds / ran, sent.last_seen)
         worker.share.heard(worker.member, report.others)
+        self._end_span(sent)
         if released:
             self._put(events.Released(job, released))
 
@@ -343,8 +350,18 @@ class Dispatcher:
             sent, refused, f'it was refused: {refusal.sentence}',
             count_attempt=False)
 
+    @staticmethod
+    def _end_span(sent: in_flight.SentBatch) -> None:
+        """End the span of a batch if the outcomes of all objects are known."""
+        if sent.span is not None and not sent.left:
+            sent.span.end()
+            sent.span = None
+
     def _reclaim(self, sent: in_flight.SentBatch, claims: list[Claim],
                  reason: str, count_attempt: bool = True) -> None:
+        if sent.span is not None:
+            sent.span.reclaim(len(claims), reason)
+            self._end_span(sent)
         self._recoveries[sent.queue.job.name].reclaim(
             sent, claims, reason, count_attempt)
 

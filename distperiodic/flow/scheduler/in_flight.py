@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
+from distperiodic import ports
 from distperiodic.core import message
 from distperiodic.core.adaptive_limit import AdaptiveLimit
 from distperiodic.core.claim import Authority
@@ -179,7 +180,7 @@ class SentBatch:
     """A batch that was sent to a worker."""
 
     __slots__ = ('_claims', 'batch', 'cost', 'last_seen', 'left', 'open',
-                 'queue', 'worker')
+                 'queue', 'span', 'worker')
 
     def __init__(self, batch: message.Batch, claims: list[Claim],
                  worker: WorkerState, queue: 'ClaimQueue', cost: float,
@@ -194,6 +195,8 @@ class SentBatch:
         self.open = bytearray(b'\1' * self.left)
         self.cost = cost
         self.last_seen = last_seen
+        #: None means that the batch has no span.
+        self.span: ports.BatchSpan | None = None
 
     def take(self, indexes: Iterable[int]) -> list[int]:
         """Mark objects as ended.

@@ -204,11 +204,14 @@ class TimedOut(NamedTuple):
 class BatchRun:
     """One batch of this worker, with the outcomes of its runs."""
 
-    __slots__ = ('batch', 'job', 'job_queue', 'left', 'outcomes', 'queue',
-                 'reported', 'seconds', 'timings')
+    __slots__ = ('batch', 'begin', 'job', 'job_queue', 'left', 'outcomes',
+                 'queue', 'reported', 'seconds', 'timings')
 
-    def __init__(self, batch: message.Batch, job_queue: 'JobQueue'):
+    def __init__(self, batch: message.Batch, job_queue: 'JobQueue',
+                 tracer: ports.Tracer | None = None):
         self.batch = batch
+        #: Begins the span of a run. None means that the runs have no spans.
+        self.begin = None if tracer is None else tracer.runs(batch)
         self.job_queue = job_queue
         self.job = job_queue.job
         #: Indexes of the objects that no thread has taken, in reverse order.
@@ -340,7 +343,7 @@ class ThreadActivity:
     """The current activity of one thread."""
 
     __slots__ = ('began', 'ends', 'ident', 'last_watched', 'chunk', 'run',
-                 'saved', 'shared', 'stopwatch')
+                 'saved', 'shared', 'span', 'stopwatch')
 
     def __init__(self, ident: int):
         self.ident = ident
@@ -360,6 +363,8 @@ class ThreadActivity:
         #: Monotonic time of the last report, in seconds, or else the time at
         #: which the chunk began.
         self.began = 0.0
+        #: The span of the current run. None means that the run has none.
+        self.span: ports.RunSpan | None = None
         #: The last report of progress. None means that there was no report.
         self.saved: Saved | None = None
 
@@ -406,6 +411,7 @@ class Executor:
     :param timed: Called with a job, a batch and times of its runs, one call at
         a time. None means that the component that grants the runs receives the
         times with the reports.
+    :param tracer: Creates the spans of the runs. None means no spans.
     """
 
     def __init__(self, jobs: Mapping[str, Handled], *,
@@ -416,7 +422,8 @@ class Executor:
                                   None] | None = None,
                  lease: float = 0.0,
                  slots: Callable[[], int] = lambda: message.MAX_OBJECTS,
-                 timed: Timed | None = None):
+                 timed: Timed | None = None,
+                 tracer: ports.Tracer | None = None):
         self._job_queues = {name: JobQueue(handled, self)
                             for name, handled in jobs.items()}
         self._clock = clock
@@ -425,6 +432,7 @@ class Executor:
         self._may_start = may_start
         self._finish = finish
         self._timed = timed
+        self._tracer = tracer
         self._lease = lease
         #: Runs that have timed out, and whose failure is not reported yet.
         self._timed_out: dict[ThreadActivity, TimedOut] = {}
@@ -457,7 +465,8 @@ class Executor:
         """Queue *batch*, or refuse it and report this to its sender."""
         key = (batch.sender, batch.id)
         job_queue = self._job_queues.get(batch.job)
-        batch_run = None if job_queue is None else BatchRun(batch, job_queue)
+        batch_run = None if job_queue is None else BatchRun(
+            batch, job_queue, self._tracer)
         with self._lock:
             duplicate = key in self._seen
             if not duplicate:
@@ -530,7 +539,7 @@ class Executor:
                 self._settle(batch_run, runs, now - running.began, now)
                 running.began = now
                 runs = 0
-        running.chunk = running.run = None
+        running.chunk = running.run = running.span = None
         stopwatch.flush()
         now = monotonic()
         self._settle(batch_run, runs, now - running.began, now)
@@ -544,6 +553,7 @@ class Executor:
         """Run one object, and return its outcome."""
         batch, job = batch_run.batch, batch_run.job
         context: Context | None = None
+        span: ports.RunSpan | None = None
         try:
             refusal = (Refusal.DRAINING if batch.authority in self._draining
                        else self._may_start(batch))
@@ -562,6 +572,8 @@ class Executor:
                 if batch.progress else None,
                 None if batch.steps is None else batch.steps[key])
             running.run = batch_run, index, context
+            if batch_run.begin is not None:
+                span = running.span = batch_run.begin(context)
             result = self._handle(
                 running, batch_run, index, context, deadline, timeout)
         except ports.LeaseEnded:
@@ -569,16 +581,23 @@ class Executor:
                 'run ended with its lease: job=%s object=%r attempt=%d; its '
                 'process was ended, since another worker may run the object',
                 job.name, batch.objects[index], batch.attempts[index])
+            if span is not None:
+                span.fail('LeaseEnded', 'the lease of the run has ended', '')
             return Lost(index)
         except BaseException as exc:
             # A handler may also raise SystemExit or KeyboardInterrupt. The
             # thread must continue.
             error = text_of(exc)
+            if span is not None:
+                span.fail(type(exc).__name__, error, traceback_of(exc))
             self._log_failure(batch_run, index, error, exc)
             return FailedRun(
                 index, error, '' if job.tries_again(batch.attempts[index])
                 else traceback_of(exc),
                 None if context is None else context.take_unsaved())
+        finally:
+            if span is not None:
+                span.end()
         return index if result is None else Done(index, result)
 
     def _handle(self, running: ThreadActivity, batch_run: BatchRun, index: int,
@@ -737,6 +756,7 @@ class Executor:
             if running.stopwatch is not None:
                 running.stopwatch.flush()
             context.cancelled = True
+            span = running.span
             self._running.pop(running.ident, None)
         hanging = self._pool.write_off(running.ident)
         LOG.warning(
@@ -745,6 +765,8 @@ class Executor:
             'replaces the hanging one; the retry or rollback of a step '
             'begins when the handler returns, or after the time in waits',
             batch_run.job.name, context.object, timeout, hanging, waits)
+        if span is not None:
+            span.time_out(timeout)
         self._share(running)
         if not waits:
             self._settle_timed_out(running)

@@ -48,6 +48,12 @@ class Modules(PeriodicTasks):
     def _sleep(self, context, parameters):
         time.sleep(parameters['seconds'])
 
+    def _trace(self, context, parameters):
+        from opentelemetry import trace
+        found = trace.get_current_span().get_span_context()
+        with open(parameters['trace'], 'w') as file:
+            file.write(f'0x{found.trace_id:032x} 0x{found.span_id:016x}')
+
     def _exit(self, context, parameters):
         os._exit(3)
 
