@@ -263,6 +263,35 @@ OPTS = [
              'Needs the extra otel. False: opentelemetry is not imported, and '
              'nothing is sent for traces.'),
     cfg.BoolOpt(
+        'web_actions', default=False,
+        help='Allow actions on the page: pause a job, requeue objects, cancel '
+             'a task, drain a member and so on. The rules of oslo.policy '
+             'decide who may do what ([oslo_policy] policy_file, '
+             'etc/distperiodic.policy.yaml.sample), and each action is '
+             'recorded with its operator. Needs a connection whose user may '
+             'write. If false, the page only reads.'),
+    cfg.StrOpt(
+        'web_identity', default='local',
+        choices=[
+            ('local', 'the user who runs "distperiodic web", in a browser '
+                      'that has opened the address which the command prints'),
+            ('remote_user', 'the variable REMOTE_USER of the server'),
+            ('keystone', 'the user and the roles that keystonemiddleware has '
+                         'confirmed')],
+        help='Source of the identity of an operator who acts on the page. '
+             'Nothing else is believed, whatever headers a request has. With '
+             'local, a page that is mounted in another server knows no '
+             'operator, so nobody can act. REMOTE_USER has no roles, so its '
+             'users need a rule of the policy.'),
+    cfg.StrOpt(
+        'web_secret', secret=True, default='',
+        help='Key that signs the forms of the page, so that no other site can '
+             'act in the name of an operator. Set the same long random text, '
+             'for example of "openssl rand -hex 32", in all processes that '
+             'serve the page under one address. Empty: each process uses a '
+             'new key, so a form is accepted only by the process that has '
+             'made it, and until this process ends.'),
+    cfg.BoolOpt(
         'quorum_queues', default=False,
         help='Declare the queues as quorum queues, which a RabbitMQ cluster '
              'replicates, instead of durable queues on one node. Each '
@@ -392,6 +421,9 @@ class Settings:
     workflows: str
     metrics_listen: str
     traces: bool
+    web_actions: bool
+    web_identity: str
+    web_secret: str = dataclasses.field(repr=False)
     quorum_queues: bool
     signing_key: tuple[str, ...] = dataclasses.field(repr=False)
     #: Partitions by topic. Partitions for which no option is set are left out.

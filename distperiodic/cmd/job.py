@@ -298,11 +298,7 @@ class JobTrigger(_JobAction):
             if found is not None:
                 _list(session, *found)
             result = admin.trigger(store, job, key=key)
-            record.outcome = (
-                f'{configured.plural(result.objects, "object")}, '
-                f'{result.busy} busy')
-            if result.overtaken:
-                record.outcome += f', {result.overtaken} overtaken'
+            record.outcome = result.outcome
             if result.objects:
                 request_answers(store, record, schedulers, tick=result.tick)
         _report(session, result)

@@ -11,35 +11,23 @@ import argparse
 import contextlib
 import functools
 from typing import TYPE_CHECKING
-from typing import Protocol
 
 from cliff import command
 
 from distperiodic import exceptions
 from distperiodic import loading
 from distperiodic.cmd import configured
-from distperiodic.operator.sources import Sources
+from distperiodic.operator.action_sources import ActionSources
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from oslo_config import cfg
 
-    from distperiodic import opts
     from distperiodic import periodic
+    from distperiodic.operator.action_sources import Hint
     from distperiodic.operator.auditing import ActionRecord
-    from distperiodic.operator.group_reader import GroupStore
-    from distperiodic.operator.members import MemberAdmin
-    from distperiodic.operator.ring_members import RingMembers
-    from distperiodic.tasks import Client
-
-    class Hint(Protocol):
-        def __call__(self, verb: str,
-                     members: Sequence[tuple[str, str]] = (),
-                     action: str = '') -> None: ...
 
 
-class Session(Sources):
+class Session(ActionSources):
     """The sources with which one command works, and what it changes.
 
     :param parsed: The command line.
@@ -63,52 +51,6 @@ class Session(Sources):
             return None
         return loading.load_tasks(self.parsed.tasks, self.conf)
 
-    @functools.cached_property
-    def store(self) -> 'GroupStore':
-        """The store of the group.
-
-        :raises ConfigError: there is no store.
-        """
-        self.check_store()
-        return self.resources.enter_context(
-            contextlib.closing(self._open_store()))
-
-    def _open_store(self) -> 'GroupStore':
-        from distperiodic.operator.group_reader import GroupStore
-        return GroupStore(self.settings.connection, self.settings.group)
-
-    @functools.cached_property
-    def members(self) -> 'MemberAdmin | RingMembers':
-        """The members of the group, and commands to them, with or without a
-        store.
-
-        :raises ConfigError: there is neither a store nor a broker.
-        """
-        if self.settings.connection:
-            from distperiodic.operator.members import MemberAdmin
-            return MemberAdmin(self.store, self.actor)
-        return self.ring_members
-
-    @functools.cached_property
-    def client(self) -> 'Client':
-        """A client of the tasks of the group.
-
-        :raises ConfigError: there is no store.
-        """
-        return self.open_client(self.check_store())
-
-    def open_client(self, settings: 'opts.Settings') -> 'Client':
-        """Return a client, which the end of the session closes.
-
-        :raises ConfigError: a file of SQLite does not exist.
-        """
-        from distperiodic import tasks
-        from distperiodic.operator import group_reader
-        if not settings.embedded:
-            group_reader.check_file(settings.connection)
-        return self.resources.enter_context(contextlib.closing(
-            tasks.Client(self.conf)))
-
     # -- actions
 
     def recorded(self, target: str, **arguments: object
@@ -119,37 +61,18 @@ class Session(Sources):
             are left out.
         :raises ConfigError: there is no store.
         """
-        from distperiodic.operator import auditing
         assert self._command.cmd_name is not None
-        return auditing.recorded(
-            self.store, self.actor, self._command.cmd_name, target,
-            **{name: value for name, value in arguments.items()
-               if value is not None})
+        return self.record(self._command.cmd_name, target, **{
+            name: value for name, value in arguments.items()
+            if value is not None})
 
     def prepare_hint(self) -> 'Hint':
-        """Return a function that sends a hint to members.
+        """Return a function that sends a hint to members; see
+        :meth:`.ActionSources.hint`.
 
-        Members that receive the hint read the store at once. The arguments of
-        the function are the command, the partitions and names of the members
-        (an empty sequence means all members), and the id of the recorded
-        action, if there is one. If the hint cannot be sent, the function
-        prints a note that the members read the store at their next sweep. With
-        ``dispatcher = local`` there is no bus, and the function does nothing.
+        If the hint cannot be sent, the function prints a note.
         """
-        settings = self.check_store()
-        if settings.dispatcher != 'messaging':
-            return lambda verb, members=(), action='': None
-        from distperiodic.operator.hints import Hints
-        hints = Hints(self.conf, settings, self.actor)
-
-        def hint(verb: str, members: 'Sequence[tuple[str, str]]' = (),
-                 action: str = '') -> None:
-            problem = hints.send(verb, members, action)
-            if problem:
-                self.print(f'note: {problem}; the members read the change '
-                           f'within {settings.sweep_interval:g} s '
-                           '(sweep_interval)')
-        return hint
+        return self.hint(lambda problem: self.print(f'note: {problem}'))
 
 
 def configuration(parsed: argparse.Namespace,

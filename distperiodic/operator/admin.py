@@ -20,6 +20,7 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.pruning import prune_steps
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.adapters.sql.transaction import Transactions
+from distperiodic.core import wording
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import Claim
@@ -52,6 +53,12 @@ class Triggered(NamedTuple):
     #: Number of objects that were not claimed because a later tick of them is
     #: already claimed.
     overtaken: int = 0
+
+    @property
+    def outcome(self) -> str:
+        """The numbers, for the record of the action."""
+        return (f'{wording.plural(self.objects, "object")}, {self.busy} busy'
+                + (f', {self.overtaken} overtaken' if self.overtaken else ''))
 
 
 def prune(store: GroupStore, ages: Ages) -> collections.Counter[str]:

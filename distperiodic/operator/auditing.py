@@ -8,12 +8,14 @@ after the action. The record of an interrupted action therefore has no outcome.
 import contextlib
 import json
 import uuid
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
 import sqlalchemy as sa
+from oslo_db import exception as db_exception
 
 from distperiodic import exceptions
 from distperiodic.adapters.sql import tables
@@ -30,11 +32,18 @@ class Actor(NamedTuple):
     who: str
     host: str
     why: str = ''
+    #: Id of the action that the operator requests, if it must not be carried
+    #: out twice. Empty means that each request is an action of its own.
+    action: str = ''
 
     @property
     def name(self) -> str:
         """The operator and the host, as a reason or a message names them."""
         return f'{self.who}@{self.host}'
+
+
+class AlreadyRecorded(exceptions.DistperiodicError):
+    """An action with this id is recorded, so nothing was done."""
 
 
 class ActionRecord:
@@ -46,7 +55,8 @@ class ActionRecord:
 
     def __init__(self, namespace: str, actor: Actor, verb: str, target: str,
                  arguments: Mapping[str, Any] | None = None):
-        self.id = uuid.uuid4().hex
+        self.id = actor.action or uuid.uuid4().hex
+        self._once = bool(actor.action)
         #: Text about the changes that the action made.
         self.outcome = 'done'
         self.arguments = dict(arguments or {})
@@ -64,14 +74,30 @@ class ActionRecord:
         """Write the record, in a transaction of the caller.
 
         The caller's transaction may be repeated, so a repeated call changes
-        nothing.
+        nothing. If the action can be recorded only once, a repeated call
+        fails: it cannot know which call has written the record.
 
         :param now: SQL expression that reads the store's clock.
+        :raises DBDuplicateEntry: see :meth:`write`.
         """
-        if connection.scalar(sa.select(_action.c.id).where(
+        if self._once or connection.scalar(sa.select(_action.c.id).where(
                 _action.c.id == self.id)) is None:
             connection.execute(sa.insert(_action).values(
                 **self._values, at=now, outcome=outcome))
+
+    def write(self, store: GroupStore,
+              work: Callable[[sa.Connection], None]) -> None:
+        """Run *work*, which inserts the record, in a transaction.
+
+        :raises AlreadyRecorded: the action can be recorded only once, and it
+            was recorded before. Nothing was changed.
+        """
+        try:
+            store.write(work)
+        except db_exception.DBDuplicateEntry as exc:
+            raise AlreadyRecorded(
+                f'action {self.id} was already recorded, so it was not '
+                'repeated; see: distperiodic events') from exc
 
     def close(self, connection: sa.Connection) -> None:
         """Write the outcome, in a transaction of the caller."""
@@ -87,10 +113,13 @@ def recorded(store: GroupStore, actor: Actor, verb: str, target: str,
 
     If the body raises a :class:`.DistperiodicError`, the error is recorded as
     the outcome and raised. After any other error, the record has no outcome.
+
+    :raises AlreadyRecorded: the action must not be carried out twice, and is
+        already recorded. The body does not run.
     """
     record = ActionRecord(store.namespace, actor, verb, target, arguments)
-    store.write(
-        lambda connection: record.insert(connection, store.dialect.now))
+    record.write(store, lambda connection: record.insert(
+        connection, store.dialect.now))
     try:
         yield record
     except exceptions.DistperiodicError as exc:
@@ -124,11 +153,19 @@ def events(store: GroupReader, *, since: int, limit: int) -> list[Event]:
 
     :param since: First instant, in microseconds of the store's clock.
     """
-    return [Event(row.id, row.at, row.who, row.host, row.verb, row.target,
-                  json.loads(row.arguments), row.why, row.outcome)
-            for row in store.rows(
-                sa.select(_action).where(
-                    _action.c.space == store.namespace,
-                    _action.c.at >= since)
-                .order_by(_action.c.at.desc(), _action.c.id)
-                .limit(limit))]
+    return [_event(row) for row in store.rows(
+        sa.select(_action).where(
+            _action.c.space == store.namespace, _action.c.at >= since)
+        .order_by(_action.c.at.desc(), _action.c.id).limit(limit))]
+
+
+def event(store: GroupReader, id_: str) -> Event | None:
+    """Return the action with this id. None means that it is not recorded."""
+    return next((_event(row) for row in store.rows(
+        sa.select(_action).where(
+            _action.c.space == store.namespace, _action.c.id == id_))), None)
+
+
+def _event(row: Any) -> Event:
+    return Event(row.id, row.at, row.who, row.host, row.verb, row.target,
+                 json.loads(row.arguments), row.why, row.outcome)

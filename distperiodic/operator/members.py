@@ -137,7 +137,7 @@ class MemberAdmin:
                 connection.execute(
                     sa.update(_member).where(*row).values(wanted[verb]))
             _open_answers(store, connection, record.id, members)
-        store.write(work)
+        record.write(store, work)
         return record.id
 
     def conclude(self, action: str, outcome: str) -> None:

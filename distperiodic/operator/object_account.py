@@ -99,12 +99,13 @@ def _tick_at(sources: Sources, job: str, key: str, at: Since,
     if not text:
         raise exceptions.ConfigError(
             f'the schedule of job {job!r} is not recorded yet, so '
-            'its ticks are unknown; give --tasks')
+            'its ticks are unknown; "distperiodic why" with --tasks reads '
+            'the schedule from the code')
     rule, spread = audit.named(text)
     tick = due.Plan(rule, spread=spread and not own).newest(
         before, ring.position_of(key))
     if tick is None:
         raise exceptions.ConfigError(
             f'{rule.describe()} has no tick before {wording.moment(before)}; '
-            'give a later --at')
+            'give a later time')
     return tick

@@ -48,8 +48,8 @@ SENTENCES = {
         'no scheduler of group {group!r} has recorded the job in the store '
         'yet; start one with these tasks',
     Reason.OBJECT_UNKNOWN:
-        'no scheduler has listed it yet; with --tasks this command checks '
-        'whether the catalogue lists it',
+        'no scheduler has listed it yet; "distperiodic why" with --tasks '
+        'checks whether the catalogue lists it',
     Reason.NOT_LISTED:
         'the catalogue does not list it now; its last tick: {tick}',
     Reason.NOT_DUE_YET:
@@ -208,7 +208,9 @@ def _schedule(sources: ObjectSources, job: 'Job | None') -> tuple[
     itself.
     """
     if sources.tasks is None:
-        return None, None, 'based on recorded claims only, without --tasks'
+        return None, None, (
+            'based on recorded claims only; "distperiodic why" with --tasks '
+            'reads the catalogue, too')
     if job is None or not job.enabled or job.scope is Scope.MEMBER:
         return None, None, ''
     found = catalogue_read.read(sources.tasks, job, sources.found.now)

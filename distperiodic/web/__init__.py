@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of a group: its health, its jobs, its tasks and its members.
 
-The page only reads. It shows the same lists and answers as the command line,
-and keeps no data: each request reads the store and the coordination service.
-Log-in, and TLS, belong to the server that mounts the page.
+The page shows the same lists and answers as the command line, and keeps no
+data: each request reads the store and the coordination service. It only reads,
+unless the option ``web_actions`` allows actions. Log-in, and TLS, belong to
+the server that mounts the page.
 """
 
 from typing import TYPE_CHECKING

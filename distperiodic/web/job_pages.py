@@ -114,7 +114,11 @@ def job(request: PageRequest, job: str) -> Page:
                 stored, now, _NEXT),
             'findings': [one.shown for one in found],
             'ticks': history.data, 'running': running.data,
-            'failing': dead.data}, 'jobs')
+            'failing': dead.data}, 'jobs', [
+                *request.button('job resume' if stored.paused_since
+                                else 'job pause', job=job),
+                *request.button('job trigger', 'Run all objects now',
+                                job=job)])
 
 
 def _object_links(request: PageRequest) -> Mapping[str, Any]:
@@ -192,7 +196,8 @@ def object_page(request: PageRequest, job: str, key: str) -> Page:
         'reason': found.facts['reason'], 'facts': facts,
         'findings': found.findings or [],
         'timeline': _timeline(found.found, found.facts)},
-        record(fields), 'jobs')
+        record(fields), 'jobs',
+        request.button('job trigger', job=job, object=key))
 
 
 def _timeline(found: Object, facts: Mapping[str, Any]) -> list[Moment]:

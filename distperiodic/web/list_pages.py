@@ -23,6 +23,7 @@ from distperiodic.operator.lists import task_list
 from distperiodic.operator.live_group import Group
 from distperiodic.operator.member_rows import MemberRow
 from distperiodic.operator.member_rows import role
+from distperiodic.web.page import Button
 from distperiodic.web.page import Link
 from distperiodic.web.page import Page
 from distperiodic.web.page import PageRequest
@@ -45,6 +46,7 @@ class MemberCard(NamedTuple):
     #: process is not on the ring, or that the ring is unknown.
     share: float | None
     of_fair: float | None
+    buttons: Sequence[Button]
 
 
 def job_links(request: PageRequest) -> Mapping[str, Link]:
@@ -73,13 +75,15 @@ def tasks(request: PageRequest) -> Page:
 
 def queues(request: PageRequest) -> Page:
     """Return the page of the ordered queues."""
-    return _page('Queues', 'queues', read_list(
-        request, queue_list.Queues(), {
-            'Queue': lambda row: request.addresses('tasks')
-            + '?' + urlencode({'queue': row['Queue']}),
-            'Head': lambda row: request.addresses('tasks', row['Head']),
-            'By task': lambda row: request.addresses(
-                'tasks', row['By task'])}))
+    table = read_list(request, queue_list.Queues(), {
+        'Queue': lambda row: request.addresses('tasks')
+        + '?' + urlencode({'queue': row['Queue']}),
+        'Head': lambda row: request.addresses('tasks', row['Head']),
+        'By task': lambda row: request.addresses('tasks', row['By task'])})
+    table.actions = lambda row: request.button(
+        'queue resume' if row['State'] == 'halted' else 'queue halt',
+        queue=row['Queue'])
+    return _page('Queues', 'queues', table)
 
 
 def pools(request: PageRequest) -> Page:
@@ -90,8 +94,17 @@ def pools(request: PageRequest) -> Page:
 
 def partitions(request: PageRequest) -> Page:
     """Return the page of the partitions."""
-    return _page('Partitions', 'partitions', read_list(
-        request, partition_list.Partitions(), {}))
+    table = read_list(request, partition_list.Partitions(), {})
+    timeout = request.sources.settings.session_timeout
+    spare = {one.name: sorted({
+        worker.identity for worker in one.present(timeout)
+        if worker.process != one.active}) for one in table.found}
+    table.actions = lambda row: [
+        button for worker in spare[row['Partition']]
+        for button in request.button(
+            'partition promote', f'Make {worker} active',
+            partition=row['Partition'], worker=worker)]
+    return _page('Partitions', 'partitions', table)
 
 
 def events(request: PageRequest) -> Page:
@@ -113,7 +126,10 @@ def members(request: PageRequest) -> Page:
     timeout = request.sources.settings.session_timeout
     for row in table.found:
         host = row.host or row.name.rpartition(':')[0] or 'unknown host'
-        by_host[host].append(_card(row, group, timeout))
+        by_host[host].append(_card(row, group, timeout)._replace(
+            buttons=request.button(
+                'member undrain' if row.drained else 'member drain',
+                member=row.name, partition=row.part)))
     return _page('Members', 'members', table, template='members.html',
                  hosts=sorted(by_host.items()), why=why,
                  most=max((card.share or 0 for some in by_host.values()
@@ -128,7 +144,7 @@ def _card(row: MemberRow, group: Group | None, timeout: float) -> MemberCard:
     return MemberCard(
         row.name, role(row), member_list.state(row, timeout), row.drained,
         sum(pool.busy for pool in pools), sum(pool.size for pool in pools),
-        sum(pool.queued for pool in pools), share, of_fair)
+        sum(pool.queued for pool in pools), share, of_fair, ())
 
 
 def ring(request: PageRequest) -> Page:

@@ -4,20 +4,50 @@
 import argparse
 import copy
 import dataclasses
+import re
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from typing import Any
+from typing import NamedTuple
 from urllib.parse import quote
+from urllib.parse import urlencode
 
 from distperiodic import exceptions
 from distperiodic.core import wording
 from distperiodic.operator import cells
+from distperiodic.operator.auditing import Event
 from distperiodic.operator.cells import DeclaredList
 from distperiodic.operator.sources import Sources
 from distperiodic.web.query_filters import OF_PAGE
 from distperiodic.web.query_filters import Field
 from distperiodic.web.query_filters import QueryFilters
+from distperiodic.web.verbs import VERBS
+from distperiodic.web.verbs import Verb
+
+if TYPE_CHECKING:
+    from distperiodic.web.access import Access
+
+
+# Option of the list, as the sentence of a command names it.
+_OPTION = re.compile(r'(?<=see )--(\w+)')
+
+
+class Button(NamedTuple):
+    """A button that requests an action."""
+
+    label: str
+    address: str
+
+
+class Notice(NamedTuple):
+    """An action that was just carried out, and the answers to it."""
+
+    event: Event
+    #: Number of members that have answered, and that were asked.
+    answered: int
+    asked: int
 
 
 class NotFound(Exception):
@@ -62,6 +92,15 @@ class Addresses:
         """
         return f'{self.root}/api{quote(here)}' + (query and f'?{query}')
 
+    def filtered(self, section: str, filters: Mapping[str, str]) -> str:
+        """Return the address of a list with filters."""
+        return self(section) + (filters and f'?{urlencode(filters)}' or '')
+
+    def action(self, verb: Verb, names: Mapping[str, str]) -> str:
+        """Return the address of an action on a target."""
+        parts, query = verb.parts(names)
+        return self(*parts) + (query and f'?{query}')
+
     def object(self, job: str, key: str) -> str:
         return self('jobs', job, 'objects', key)
 
@@ -93,11 +132,28 @@ class PageRequest:
     addresses: Addresses
     #: Names and values in the query string.
     given: Sequence[tuple[str, str]]
+    access: 'Access'
 
     def value(self, name: str) -> str:
         """Return a value in the query string. Empty means that it is missing.
         """
         return dict(self.given).get(name, '')
+
+    def button(self, verb: str, label: str = '', **names: str) -> list[Button]:
+        """Return the button of an action in a list.
+
+        The list is empty if the client may not carry out the action.
+
+        :param label: Text of the button. Empty means that of the action.
+        :param names: Names of the target.
+        """
+        found = VERBS[verb]
+        # Without a store, an action could not be recorded.
+        if not (self.access.may(found, names)
+                and self.sources.settings.connection):
+            return []
+        return [Button(label or found.label, self.addresses.action(
+            found, names))]
 
 
 @dataclasses.dataclass
@@ -112,6 +168,11 @@ class Page:
     data: Any
     #: Name of the section of the site.
     section: str = ''
+    buttons: Sequence[Button] = ()
+    #: The action that led to this page. None means that there is none.
+    notice: Notice | None = None
+    #: Address of the page to show instead. Empty means this page.
+    instead: str = ''
 
 
 def record(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,6 +206,8 @@ class PageTable:
     hidden: Sequence[str] = ()
     #: True leaves out the columns that contain only zeros.
     without_zeros: bool = False
+    #: Returns the buttons of a row, given its values by title.
+    actions: Callable[[Mapping[str, Any]], Sequence[Button]] | None = None
 
     @property
     def shown(self) -> list[int]:
@@ -153,6 +216,15 @@ class PageTable:
         return [at for at, title in enumerate(self.titles)
                 if title not in self.hidden and any(
                     row[at] not in nothing for row in self.rows)]
+
+    @property
+    def buttons(self) -> list[Sequence[Button]]:
+        """Buttons of each row. Empty if no row has any."""
+        if self.actions is None:
+            return []
+        found = [self.actions(dict(zip(self.titles, row, strict=True)))
+                 for row in self.rows]
+        return found if any(found) else []
 
     def link(self, title: str, row: Sequence[Any]) -> str | None:
         """Return the address to which a cell links, or None."""
@@ -178,7 +250,7 @@ def read_list(request: PageRequest, declared: DeclaredList[Any],
     sources = request.sources.with_filters(
         filters.parse(values, *positional))
     titles, rows = declared.read(sources, True)
-    people = declared.sentence
+    people = _OPTION.sub(r'filter \1', declared.sentence)
     found = declared.rows
     keys, data = declared.output(found, False)
     about = [' '.join(part.split()) for part in (

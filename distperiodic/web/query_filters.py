@@ -14,7 +14,7 @@ from typing import NoReturn
 from distperiodic.operator.cells import DeclaredList
 
 #: Names in a query string that are not filters of the list.
-OF_PAGE = ('poll',)
+OF_PAGE = ('poll', 'done')
 #: Maximum number of rows of one page.
 MOST_ROWS = 1000
 

@@ -3,6 +3,7 @@
 
 import contextlib
 import ipaddress
+import secrets
 import signal
 import socket
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from distperiodic import exceptions
+from distperiodic.web.identity import USER_OF_PROCESS
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
@@ -17,21 +19,6 @@ if TYPE_CHECKING:
 # Number of requests that are answered at once. Each needs a connection to the
 # store.
 _THREADS = 4
-
-
-def address(text: str) -> tuple[str, int]:
-    """Parse an address, such as ``127.0.0.1:8088`` or ``[::1]:8088``.
-
-    :raises ConfigError: the text is no address.
-    """
-    host, colon, port = text.rpartition(':')
-    host = host.removeprefix('[').removesuffix(']')
-    if not (colon and host and port.isascii() and port.isdigit()
-            and int(port) <= 65535):
-        raise exceptions.ConfigError(
-            f'--listen {text!r} is no address; give HOST:PORT, such as '
-            '127.0.0.1:8088')
-    return host, int(port)
 
 
 def is_loopback(host: str) -> bool:
@@ -56,6 +43,38 @@ def of_this_host(application: 'WSGIApplication') -> 'WSGIApplication':
         return [b'this page answers to the names of this host only, such as '
                 b'127.0.0.1']
     return guarded
+
+
+class KeyHolder:
+    """The page for the user who runs this process, and for others.
+
+    Every user of a host can open an address of this host. The user of this
+    process alone can read its output, which contains an address with a key. A
+    browser that opens this address receives the key as a cookie.
+    """
+
+    def __init__(self, application: 'WSGIApplication', user: str):
+        self.key = secrets.token_urlsafe(24)
+        self._application = application
+        self._user = user
+
+    def __call__(self, environ: dict[str, Any], start: Any) -> Any:
+        from werkzeug.utils import redirect
+        from werkzeug.wrappers import Request
+        request = Request(environ)
+        # Cookies do not depend on the port.
+        cookie = f'distperiodic-key-{environ["SERVER_PORT"]}'
+        given = request.args.get('key')
+        if given is not None and request.path == '/':
+            answer = redirect('/', 303)
+            if secrets.compare_digest(given.encode(), self.key.encode()):
+                answer.set_cookie(
+                    cookie, given, httponly=True, samesite='Strict')
+            return answer(environ, start)
+        if secrets.compare_digest(
+                request.cookies.get(cookie, '').encode(), self.key.encode()):
+            environ[USER_OF_PROCESS] = self._user
+        return self._application(environ, start)
 
 
 def serve(application: 'WSGIApplication', host: str, port: int,

@@ -3,11 +3,10 @@
 
 Each page has a twin for programs under ``/api``, which is the output of the
 command with ``-f json``. Every answer has headers that forbid foreign content,
-scripts in the page and frames; there are no cookies.
+scripts in the page and frames. Only the form of an action sets a cookie.
 """
 
-import argparse
-import logging
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from typing import Any
@@ -16,24 +15,23 @@ import flask
 from werkzeug import exceptions as http
 from werkzeug.routing import BaseConverter
 
-from distperiodic import exceptions
 from distperiodic.core import wording
+from distperiodic.web import answers
+from distperiodic.web import job_actions
 from distperiodic.web import job_pages
 from distperiodic.web import list_pages
 from distperiodic.web import marks
+from distperiodic.web import member_actions
 from distperiodic.web import overview_page
+from distperiodic.web import queue_actions
 from distperiodic.web import task_pages
-from distperiodic.web.page import Addresses
-from distperiodic.web.page import NotFound
+from distperiodic.web.access import Gate
+from distperiodic.web.action_desk import ActionDesk
+from distperiodic.web.actions import PageAction
 from distperiodic.web.page import Page
-from distperiodic.web.page import PageRequest
-from distperiodic.web.page import PageSources
-from distperiodic.web.query_filters import BadFilter
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
-
-LOG = logging.getLogger(__name__)
 
 #: Headers of every answer.
 HEADERS = {
@@ -65,9 +63,12 @@ SECTIONS = {'': 'Overview', 'jobs': 'Jobs', 'tasks': 'Tasks',
             'queues': 'Queues', 'pools': 'Pools',
             'partitions': 'Partitions', 'members': 'Members', 'ring': 'Ring',
             'events': 'Events'}
-# What the address or the filter names, and what cannot be read.
-_NOT_FOUND = (NotFound, exceptions.UnknownTask)
-_BAD = (BadFilter, exceptions.InvalidTask)
+#: Actions by their name.
+ACTIONS: dict[str, PageAction] = {one.verb.name: one for one in (
+    job_actions.JobPause(), job_actions.JobResume(),
+    job_actions.JobTrigger(), queue_actions.QueueResume(),
+    queue_actions.QueueHalt(), queue_actions.PartitionPromote(),
+    member_actions.MemberDrain(), member_actions.MemberUndrain())}
 
 
 class _Text(BaseConverter):  # type: ignore[misc,unused-ignore]
@@ -84,7 +85,7 @@ def create(conf: Any) -> 'WSGIApplication':
     :raises ConfigError: an option cannot be used.
     """
     from distperiodic import opts
-    opts.settings(conf)
+    gate = Gate(conf, opts.settings(conf))
     app = flask.Flask(__name__)
     app.url_map.converters['text'] = _Text
     app.url_map.merge_slashes = False
@@ -94,21 +95,37 @@ def create(conf: Any) -> 'WSGIApplication':
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     app.jinja_env.filters.update(
         value=marks.value, visible=marks.visible, state=marks.state,
-        instant=marks.instant, duration=marks.seconds_long)
+        instant=marks.instant, moment=wording.second,
+        duration=marks.seconds_long)
     app.jinja_env.tests['number'] = marks.is_number
     app.jinja_env.globals['sections'] = SECTIONS
     for rule, page in PAGES.items():
         site = _Site(conf, page)
         app.add_url_rule(rule, f'page {rule}', site.html)
         app.add_url_rule(f'/api{rule}', f'api {rule}', site.json)
+    for name, action in ACTIONS.items():
+        desk = ActionDesk(conf, action, gate)
+        for rule in {action.verb.rule, action.verb.plain_rule}:
+            app.add_url_rule(
+                rule, f'action {name} {rule}', desk.html, methods=['POST'])
+            app.add_url_rule(
+                f'/api{rule}', f'api action {name} {rule}', desk.json,
+                methods=['POST'])
+
+    def identify() -> None:
+        flask.g.access = gate.access(flask.request.environ)
+    app.before_request(identify)
     app.register_error_handler(http.HTTPException, _refuse)
-    app.after_request(_secure)
+    app.after_request(functools.partial(_secure, gate))
     found: WSGIApplication = app
     return found
 
 
-def _secure(answer: Any) -> Any:
+def _secure(gate: Gate, answer: Any) -> Any:
     answer.headers.update(HEADERS)
+    if gate.open:
+        # With no-referrer, a browser does not report the origin of a form.
+        answer.headers['Referrer-Policy'] = 'same-origin'
     answer.headers.setdefault('Cache-Control', 'no-store')
     return answer
 
@@ -122,7 +139,7 @@ class _Site:
 
     def html(self, **names: str) -> Any:
         page, status = self._answer(names)
-        return _render(page), status
+        return answers.render(page), status
 
     def json(self, **names: str) -> Any:
         page, status = self._answer(names)
@@ -130,52 +147,24 @@ class _Site:
 
     def _answer(self, names: dict[str, str]) -> tuple[Page, int]:
         """Return the page and the HTTP status."""
-        given = [(name, value) for name, value in
-                 flask.request.args.items(multi=True)]
-        try:
-            with PageSources(
-                    argparse.Namespace(), lambda: self._conf) as sources:
-                return self._page(PageRequest(
-                    sources, Addresses(flask.request.root_path), given),
-                    **names), 200
-        except _NOT_FOUND as exc:
-            return _sorry('Not found', exc), 404
-        except _BAD as exc:
-            return _sorry('This filter cannot be used', exc), 400
-        except exceptions.ConfigError as exc:
-            # A filter may need what the group does not have.
-            return _sorry('This cannot be shown', exc), 400 if given else 503
-        except exceptions.DistperiodicError as exc:
-            return _sorry('This cannot be read now', exc), 503
-        except Exception:
-            LOG.exception('page failed: address=%r', flask.request.path)
-            return _sorry('This page failed', (
-                'the error is unexpected; the log of this server has its '
-                'traceback')), 500
+        given = list(flask.request.args.items(multi=True))
 
-
-def _render(page: Page) -> str:
-    text: str = flask.render_template(
-        page.template, page=page, to=Addresses(flask.request.root_path),
-        poll=flask.request.args.get('poll', ''), here=flask.request.path,
-        query=flask.request.query_string.decode(errors='replace'),
-        **page.values)
-    return text
-
-
-def _sorry(title: str, why: object) -> Page:
-    line = wording.one_line(why)
-    return Page(title, 'sorry.html', {'why': line}, {'error': line}, '?')
+        def read() -> Page:
+            with answers.request(self._conf, given) as request:
+                page = self._page(request, **names)
+                page.notice = answers.notice(request)
+                return page
+        return answers.guarded(read, bool(given))
 
 
 def _refuse(error: Any) -> Any:
     """Return the answer to a request that has no page."""
-    page = _sorry(error.name, (
+    page = answers.sorry(error.name, (
         f'there is no page {flask.request.path!r}'
         if error.code == 404 else error.description))
     answer = (flask.jsonify(page.data)
               if flask.request.path.startswith('/api')
-              else flask.make_response(_render(page)))
+              else flask.make_response(answers.render(page)))
     answer.status_code = error.code
     if error.code == 405:
         answer.headers['Allow'] = ', '.join(error.valid_methods or ())

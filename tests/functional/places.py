@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stores for the tests of operator commands."""
 
+import contextlib
 import importlib.util
 import json
 import pathlib
@@ -25,6 +26,28 @@ from tests.functional import commands
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
 DAY = 24 * HOUR
+
+
+@contextlib.contextmanager
+def user_who_reads(url):
+    """Create a user of PostgreSQL who can only read. The value is the URL of
+    the database for this user.
+    """
+    name = f'reader_{uuid.uuid4().hex[:8]}'
+    url = sa.make_url(url)
+    engine = sa.create_engine(url.set(drivername='postgresql+psycopg'))
+    with engine.begin() as connection:
+        connection.execute(sa.text(
+            f"CREATE ROLE {name} LOGIN PASSWORD '{url.password}'"))
+        connection.execute(sa.text(
+            f'GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}'))
+    try:
+        yield url.set(username=name).render_as_string(hide_password=False)
+    finally:
+        with engine.begin() as connection:
+            connection.execute(sa.text(f'DROP OWNED BY {name}'))
+            connection.execute(sa.text(f'DROP ROLE {name}'))
+        engine.dispose()
 
 
 class Place:

@@ -6,49 +6,47 @@ import json
 import os
 import re
 import socket
-import stat
 import urllib.request
-import uuid
 
 import pytest
 import sqlalchemy as sa
-from axe_core_python.base import AXE_SCRIPT
-from selenium import webdriver
 from werkzeug.test import Client
 
 from distperiodic import exceptions
 from distperiodic import tasks
 from distperiodic import web
 from distperiodic.adapters.local.clock import SystemClock
-from distperiodic.adapters.sql import schema
 from distperiodic.operator import auditing
 from distperiodic.operator import group_reader
 from distperiodic.operator.group_reader import GroupStore
-from tests import forks
 from tests import programs
 from tests.configured import configuration
 from tests.functional import commands
 from tests.functional import watched
+from tests.functional.browsing import NARROW
+from tests.functional.browsing import WIDE
+from tests.functional.browsing import chromium
+from tests.functional.browsing import page_of
+from tests.functional.browsing import show
+from tests.functional.browsing import start
+from tests.functional.browsing import twin
+from tests.functional.browsing import violations
+from tests.functional.browsing import write_config
 from tests.functional.places import SECOND
 from tests.functional.places import Place
+from tests.functional.places import user_who_reads
 from tests.services.behind import Behind
 from tests.waiting import wait_until
 
 # One process starts the group and the browser.
 pytestmark = pytest.mark.xdist_group('web')
 
-#: Widths of windows, in pixels.
-WIDE, NARROW = 1300, 420
 PATHS = ('/', '/jobs', '/jobs/ping_hosts', '/jobs/rebalance',
          '/jobs/ping_hosts/objects/host-7', '/jobs/ping_hosts/objects/host-1',
          '/tasks', '/tasks/STUCK', '/queues', '/pools', '/partitions',
          '/members', '/ring', '/events', '/jobs/none', '/tasks?status=late')
 #: Seconds for which a finding may take to appear.
 PATIENCE = 90
-_CHROMIUM = (
-    '--headless=new', '--no-sandbox', '--disable-gpu', '--disable-quic',
-    '--no-first-run', '--disable-background-networking',
-    '--disable-component-update', '--disable-sync', '--hide-scrollbars')
 # Statements that last for a minute, by database.
 _SLOW = {
     'postgresql': 'SELECT pg_sleep(60)', 'mysql': (
@@ -123,27 +121,13 @@ def test_a_statement_of_a_page_ends_in_time(place):
 def test_a_user_who_can_only_read_can_open_each_page(postgresql, tmp_path):
     place = Place(postgresql.url, tmp_path)
     fill(place)
-    name = f'reader_{uuid.uuid4().hex[:8]}'
-    url = sa.make_url(postgresql.url)
-    engine = sa.create_engine(url.set(drivername='postgresql+psycopg'))
-    with engine.begin() as connection:
-        connection.execute(sa.text(
-            f"CREATE ROLE {name} LOGIN PASSWORD '{url.password}'"))
-        connection.execute(sa.text(
-            f'GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}'))
-    client = Client(web.application(configuration(
-        connection=url.set(username=name).render_as_string(
-            hide_password=False), group=place.group)))
-    try:
+    with user_who_reads(postgresql.url) as url:
+        client = Client(web.application(configuration(
+            connection=url, group=place.group)))
         answers = {path: client.get(path).status_code for path in (
             '/', '/jobs', '/jobs/poll', '/jobs/poll/objects/b', '/tasks',
             '/queues', '/pools', '/partitions', '/members', '/events')}
-    finally:
-        with engine.begin() as connection:
-            connection.execute(sa.text(f'DROP OWNED BY {name}'))
-            connection.execute(sa.text(f'DROP ROLE {name}'))
-        engine.dispose()
-        place.store.close()
+    place.store.close()
 
     assert answers == dict.fromkeys(answers, 200)
 
@@ -207,20 +191,7 @@ def test_a_port_in_use_is_one_line(place_of_sqlite):
 def test_an_address_that_cannot_be_used_is_one_line(place_of_sqlite, address):
     told = place_of_sqlite.refuse('web', '--listen', address)
 
-    assert f'--listen {address}' in told.replace("'", '')
-
-
-@contextlib.contextmanager
-def page_of(config, log):
-    """Serve a page. The value is its URL, and the program."""
-    program = forks.Program(
-        [*programs.PYTHON, '-m', 'distperiodic.cmd.shell', 'web',
-         '--listen', '127.0.0.1:0', '--config-file', config], log)
-    with program:
-        [url] = wait_until(
-            lambda: re.findall(r'the page: (\S+)', program.said()), 60,
-            f'no page; see {log}')
-        yield url, program
+    assert address in told and '--listen' in told
 
 
 # -- a browser
@@ -231,26 +202,10 @@ def url(tmp_path_factory, zookeeper, rabbitmq, postgresql):
     """Return the URL of the page of a group in which objects and a task fail.
     """
     place = tmp_path_factory.mktemp('page')
-    config = place / 'service.conf'
-    workflows = place / 'workflows.json'
-    workflows.write_text(json.dumps(watched.WORKFLOWS))
-    schema.sync(postgresql.url)
-    group = f'nodewatch-{uuid.uuid4().hex[:4]}'
-    config.write_text(
-        f'[DEFAULT]\ntransport_url = {rabbitmq.url}\n'
-        f'[distperiodic]\nconnection = {postgresql.url}\ngroup = {group}\n'
-        f'backend_url = {zookeeper.url}\ndispatcher = messaging\n'
-        f'session_timeout = 8\npool_size = 4\nworkflows = {workflows}\n'
-        f'state_path = {place}/state\n')
-    config.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    config = write_config(place, zookeeper, rabbitmq, postgresql)
     with contextlib.ExitStack() as stack:
-        for number, argv in enumerate((
-                ['scheduler', '--workers', '2'], ['worker', '--workers', '2'],
-                ['worker', '--partition', 'vm'])):
-            stack.enter_context(forks.Program(
-                [*programs.PYTHON, '-m', 'distperiodic.cmd.shell', *argv,
-                 '--tasks', 'tests.functional.watched:Nodes',
-                 '--config-file', config], place / f'{number}.log'))
+        start(stack, config, ['scheduler', '--workers', '2'],
+              ['worker', '--workers', '2'], ['worker', '--partition', 'vm'])
         for parameter in ('Cpu=2', 'Fail=true'):
             assert commands.call(
                 'task', 'submit', 'create_instance', '--param', parameter,
@@ -263,35 +218,10 @@ def url(tmp_path_factory, zookeeper, rabbitmq, postgresql):
         yield url.rstrip('/')
 
 
-def twin(url, path):
-    with urllib.request.urlopen(  # noqa: S310
-            f'{url.rstrip("/")}/api{path}') as answer:
-        return json.load(answer)
-
-
 @pytest.fixture(scope='module')
 def browser(tmp_path_factory):
-    options = webdriver.ChromeOptions()
-    options.binary_location = '/usr/bin/chromium'
-    for argument in (*_CHROMIUM, '--user-data-dir='
-                     + str(tmp_path_factory.mktemp('chromium'))):
-        options.add_argument(argument)
-    options.set_capability('goog:loggingPrefs', {'browser': 'ALL'})
-    driver = webdriver.Chrome(
-        options, webdriver.ChromeService('/usr/bin/chromedriver'))
-    yield driver
-    driver.quit()
-
-
-def show(browser, url, path, width=WIDE, height=900):
-    """Open a page in a window of this size."""
-    if path.endswith('STUCK'):
-        [stuck] = twin(url, '/tasks?stuck=1')
-        path = f'/tasks/{stuck["id"]}'
-    browser.execute_cdp_cmd('Emulation.setDeviceMetricsOverride', {
-        'width': width, 'height': height, 'deviceScaleFactor': 1,
-        'mobile': width == NARROW})
-    browser.get(url + path)
+    with chromium(tmp_path_factory.mktemp('chromium')) as found:
+        yield found
 
 
 @pytest.mark.parametrize('path', PATHS)
@@ -304,15 +234,10 @@ def test_a_page_fits_its_window_and_is_accessible(
     # The browser reports what the policy of the page forbids.
     errors = [one['message'] for one in browser.get_log('browser')
               if 'status of 40' not in one['message']]
-    browser.execute_script(AXE_SCRIPT)
-    found = browser.execute_async_script(
-        'axe.run().then(arguments[arguments.length - 1])')
 
     assert needed <= width
     assert errors == []
-    assert [(one['id'], [node['html'] for node in one['nodes']][:3])
-            for one in found['violations']
-            if one['impact'] in ('serious', 'critical')] == []
+    assert violations(browser) == []
 
 
 def test_the_dark_page_is_accessible(url, browser):
@@ -321,16 +246,11 @@ def test_the_dark_page_is_accessible(url, browser):
     try:
         for path in ('/', '/jobs/ping_hosts', '/tasks/STUCK'):
             show(browser, url, path)
-            browser.execute_script(AXE_SCRIPT)
-            found = browser.execute_async_script(
-                'axe.run().then(arguments[arguments.length - 1])')
             dark = browser.execute_script(
                 'return getComputedStyle(document.body).backgroundColor')
 
             assert max(map(int, re.findall(r'\d+', dark))) < 60
-            assert [(one['id'], [node['html'] for node in one['nodes']][:3])
-                    for one in found['violations']
-                    if one['impact'] in ('serious', 'critical')] == []
+            assert violations(browser) == []
     finally:
         browser.execute_cdp_cmd('Emulation.setEmulatedMedia', {
             'features': []})

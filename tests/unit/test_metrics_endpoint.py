@@ -66,6 +66,10 @@ def test_an_address_is_a_host_and_a_port(text, host, port):
     assert str(Address(host, port)) == text
 
 
+def test_port_0_is_an_address_where_the_system_may_choose_a_port():
+    assert parse_address('[::1]:0', 'x', lowest=0) == Address('::1', 0)
+
+
 @pytest.mark.parametrize('text', [
     'x', '9464', ':9464', 'x:', 'x:0', 'x:65536', '::1:80', 'a b:80',
     'http://x:80'])

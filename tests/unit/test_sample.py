@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""etc/distperiodic.conf.sample agrees with the options."""
+"""The samples in etc agree with the options and the rules."""
 
 import io
 import pathlib
@@ -8,11 +8,13 @@ import re
 import pytest
 from oslo_config import cfg
 from oslo_config import generator
+from oslo_policy import generator as policy_generator
 
 from distperiodic import opts
 
 ROOT = pathlib.Path(__file__).parents[2]
 SAMPLE = ROOT / 'etc' / 'distperiodic.conf.sample'
+POLICY = ROOT / 'etc' / 'distperiodic.policy.yaml.sample'
 
 
 def generated():
@@ -69,6 +71,16 @@ def test_it_can_be_used_as_it_is():
     assert opts.settings(conf) == opts.settings(cfg.ConfigOpts())
 
 
+def test_the_sample_of_the_policy_is_up_to_date(tmp_path):
+    policy_generator.generate_sample([
+        '--namespace', 'distperiodic', '--output-file',
+        str(tmp_path / 'policy.yaml')])
+
+    assert POLICY.read_text().strip() == (
+        tmp_path / 'policy.yaml').read_text().strip(), 'run: tox -e genpolicy'
+
+
 @pytest.mark.parametrize('opt', opts.OPTS, ids=lambda opt: opt.name)
 def test_an_option_that_may_hold_a_password_is_secret(opt):
-    assert opt.secret == opt.name.endswith(('_url', '_key', 'connection'))
+    assert opt.secret == opt.name.endswith((
+        '_url', '_key', '_secret', 'connection'))

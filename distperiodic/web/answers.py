@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answers to requests: pages, and the one line of an error."""
+
+import argparse
+import contextlib
+import logging
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+from typing import Self
+
+import flask
+
+from distperiodic import exceptions
+from distperiodic.core import wording
+from distperiodic.operator import auditing
+from distperiodic.operator import members
+from distperiodic.web.access import Refused
+from distperiodic.web.form_tokens import BadForm
+from distperiodic.web.page import Addresses
+from distperiodic.web.page import NotFound
+from distperiodic.web.page import Notice
+from distperiodic.web.page import Page
+from distperiodic.web.page import PageRequest
+from distperiodic.web.page import PageSources
+from distperiodic.web.query_filters import BadFilter
+
+LOG = logging.getLogger(__name__)
+
+# What the address or the filter names, and what cannot be read.
+_NOT_FOUND = (NotFound, exceptions.UnknownTask)
+_BAD = (BadFilter, exceptions.InvalidTask)
+
+
+class NotDone(Exception):
+    """An action failed. The text is for the user.
+
+    :param status: HTTP status.
+    """
+
+    def __init__(self, why: str, status: int):
+        super().__init__(why)
+        self.status = status
+
+    @classmethod
+    def because(cls, error: exceptions.DistperiodicError) -> Self:
+        """Return the error of an action that *error* has ended."""
+        return cls(str(error), (
+            404 if isinstance(error, exceptions.UnknownTask) else
+            409 if isinstance(error, (
+                exceptions.ConfigError, exceptions.InvalidTask)) else 503))
+
+
+def notice(request: PageRequest) -> Notice | None:
+    """Return the action that the address names, or None."""
+    id_ = request.value('done')
+    if not (id_ and request.sources.settings.connection):
+        return None
+    store = request.sources.store
+    event = auditing.event(store, id_)
+    if event is None:
+        return None
+    found = members.answers(store, id_)
+    return Notice(event, sum(one.at is not None for one in found), len(found))
+
+
+@contextlib.contextmanager
+def request(conf: Any, given: Sequence[tuple[str, str]]
+            ) -> Iterator[PageRequest]:
+    """Provide the current request, with sources that can only be read.
+
+    :param given: Names and values in the query string.
+    """
+    with PageSources(argparse.Namespace(), lambda: conf) as sources:
+        yield PageRequest(sources, Addresses(flask.request.root_path), given,
+                          flask.g.access)
+
+
+def guarded(call: Callable[[], Page], given: bool) -> tuple[Page, int]:
+    """Return the page that *call* returns, or that of its error, and the HTTP
+    status.
+
+    :param given: True if the address has filters.
+    """
+    try:
+        return call(), 200
+    except _NOT_FOUND as exc:
+        return sorry('Not found', exc), 404
+    except _BAD as exc:
+        return sorry('This filter cannot be used', exc), 400
+    except (Refused, BadForm) as exc:
+        return sorry('This is not allowed', exc), 403
+    except NotDone as exc:
+        return sorry('This action failed', exc), exc.status
+    except exceptions.ConfigError as exc:
+        # A filter may need what the group does not have.
+        return sorry('This cannot be shown', exc), 400 if given else 503
+    except exceptions.DistperiodicError as exc:
+        return sorry('This cannot be read now', exc), 503
+    except Exception:
+        LOG.exception('page failed: address=%r', flask.request.path)
+        return sorry('This page failed', (
+            'the error is unexpected; the log of this server has its '
+            'traceback')), 500
+
+
+def render(page: Page) -> str:
+    """Return a page as HTML."""
+    text: str = flask.render_template(
+        page.template, page=page, to=Addresses(flask.request.root_path),
+        poll=flask.request.args.get('poll', ''), here=flask.request.path,
+        query=flask.request.query_string.decode(errors='replace'),
+        access=flask.g.access, **page.values)
+    return text
+
+
+def elsewhere(address: str) -> Page:
+    """Return the answer that sends a browser to another page."""
+    return Page('', '', {}, None, instead=address)
+
+
+def sorry(title: str, why: object) -> Page:
+    """Return the page of an error."""
+    line = wording.one_line(why)
+    return Page(title, 'sorry.html', {'why': line}, {'error': line}, '?')

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The actions on jobs and their objects."""
+
+import abc
+from collections.abc import Mapping
+
+from distperiodic import exceptions
+from distperiodic.core import catalogue
+from distperiodic.core import wording
+from distperiodic.core.control import Verb
+from distperiodic.operator import activity
+from distperiodic.operator import admin
+from distperiodic.operator import members
+from distperiodic.operator import queries
+from distperiodic.operator.action_sources import ActionSources
+from distperiodic.operator.auditing import ActionRecord
+from distperiodic.operator.group_reader import StoredJob
+from distperiodic.operator.lists import object_list
+from distperiodic.web.actions import FIRST
+from distperiodic.web.actions import Order
+from distperiodic.web.actions import PageAction
+from distperiodic.web.actions import Plan
+from distperiodic.web.actions import ignore
+from distperiodic.web.actions import running_schedulers
+from distperiodic.web.page import Addresses
+from distperiodic.web.page import NotFound
+from distperiodic.web.page import PageRequest
+from distperiodic.web.page import read_part
+from distperiodic.web.verbs import VERBS
+
+
+def stored_job(request: PageRequest, name: str) -> StoredJob:
+    """Return the store's data on a job.
+
+    :raises NotFound: there is no such job.
+    """
+    for one in request.sources.store.jobs():
+        if one.name == name:
+            return one
+    raise NotFound(
+        f'group {request.sources.settings.group!r} has no job {name!r} in '
+        'its database; the page of jobs lists those that schedulers have '
+        'recorded')
+
+
+def check_object(request: PageRequest, job: str, key: str) -> None:
+    """Check that the store has an object.
+
+    :raises NotFound: it has not.
+    """
+    try:
+        if queries.object_of(request.sources.store, job,
+                             catalogue.id_of(key)).claim is not None:
+            return
+    except exceptions.InvalidObject:
+        pass
+    raise NotFound(f'object {key!r} of job {job!r} is not in the store')
+
+
+class _JobAction(PageAction):
+    """Base class of the actions on one job, which schedulers answer."""
+
+    names = needed = ('job',)
+    control: Verb
+
+    def back(self, to: Addresses, names: Mapping[str, str]) -> str:
+        return to('jobs', names['job'])
+
+    def act(self, sources: ActionSources, order: Order) -> None:
+        schedulers = running_schedulers(sources)
+        hint = sources.hint(ignore)
+        with sources.record(self.verb.name, order.names['job']) as record:
+            self.change(sources, order.names['job'], record)
+            members.request_answers(sources.store, record, schedulers)
+        hint(self.control)
+
+    @abc.abstractmethod
+    def change(self, sources: ActionSources, job: str,
+               record: ActionRecord) -> None:
+        """Change the job in the store."""
+
+
+class JobPause(_JobAction):
+
+    verb = VERBS['job pause']
+    control = Verb.PAUSE
+    reason_required = True
+
+    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Plan:
+        job = stored_job(request, names['job'])
+        effect = ['Its ticks are skipped until the job is resumed. Claimed '
+                  'runs are finished.']
+        if job.paused_since is not None:
+            effect.append(
+                f'It is already paused, since '
+                f'{wording.second(job.paused_since)} by {job.paused_by}: '
+                f'{job.paused_why}. The new reason replaces this one.')
+        return Plan(f'Pause job {job.name}?', effect)
+
+    def change(self, sources: ActionSources, job: str,
+               record: ActionRecord) -> None:
+        actor = sources.actor
+        admin.pause(sources.store, job, by=actor.name, why=actor.why)
+
+
+class JobResume(_JobAction):
+
+    verb = VERBS['job resume']
+    control = Verb.RESUME
+
+    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Plan:
+        job = stored_job(request, names['job'])
+        return Plan(f'Resume job {job.name}?', [
+            'It continues with its next tick.' if job.paused_since is not None
+            else 'It is not paused, so nothing would change.'])
+
+    def change(self, sources: ActionSources, job: str,
+               record: ActionRecord) -> None:
+        if not admin.resume(sources.store, job):
+            record.outcome = 'it was not paused'
+
+
+class JobTrigger(PageAction):
+
+    verb = VERBS['job trigger']
+    names = 'job', 'object'
+    needed = ('job',)
+
+    def back(self, to: Addresses, names: Mapping[str, str]) -> str:
+        return _page_of(to, names)
+
+    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Plan:
+        job, store = stored_job(request, names['job']), request.sources.store
+        effect = ['An object whose earlier tick has not ended is left out. '
+                  'The ticks of the schedule are not affected.']
+        if 'object' in names:
+            check_object(request, job.name, names['object'])
+            return Plan(
+                f'Run object {names["object"]} of job {job.name} now?', effect)
+        number = sum(one.objects for one in activity.listings(
+            store, job.name))
+        return Plan(
+            f'Run {wording.plural(number, "object")} of job {job.name} now?',
+            effect, number, read_part(
+                request, object_list.ServedObjects(), {
+                    'Object': lambda row: request.addresses.object(
+                        job.name, row['Object'])}, job.name,
+                given=[('limit', str(FIRST))]))
+
+    def act(self, sources: ActionSources, order: Order) -> None:
+        job, key = order.names['job'], order.names.get('object')
+        store = sources.store
+        schedulers = running_schedulers(sources)
+        hint = sources.hint(ignore)
+        with sources.record(self.verb.name, job, **(
+                {} if key is None else {'object': key})) as record:
+            result = admin.trigger(store, job, key=key)
+            record.outcome = result.outcome
+            if result.objects:
+                members.request_answers(
+                    store, record, schedulers, tick=result.tick)
+        hint(Verb.TRIGGER)
+
+
+def _page_of(to: Addresses, names: Mapping[str, str]) -> str:
+    return (to.object(names['job'], names['object']) if names.get('object')
+            else to('jobs', names['job']))

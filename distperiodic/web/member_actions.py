@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The actions on the processes of the group."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from distperiodic.core import wording
+from distperiodic.core.control import Verb
+from distperiodic.operator import members
+from distperiodic.operator.action_sources import ActionSources
+from distperiodic.operator.member_rows import MemberRow
+from distperiodic.operator.members import MemberAdmin
+from distperiodic.web.actions import Order
+from distperiodic.web.actions import PageAction
+from distperiodic.web.actions import Plan
+from distperiodic.web.actions import ignore
+from distperiodic.web.page import Addresses
+from distperiodic.web.page import NotFound
+from distperiodic.web.page import PageRequest
+from distperiodic.web.query_filters import BadFilter
+from distperiodic.web.verbs import VERBS
+
+
+class _MemberAction(PageAction):
+    """Base class of the actions on one member, or on those of one host."""
+
+    names = 'member', 'partition', 'host'
+    control: Verb
+
+    def back(self, to: Addresses, names: Mapping[str, str]) -> str:
+        return to('members')
+
+    def chosen(self, rows: Sequence[MemberRow], names: Mapping[str, str]
+               ) -> list[MemberRow]:
+        """Return the members that *names* selects.
+
+        A member has a name, and a partition if it is a worker.
+
+        :raises NotFound: there is no such member.
+        """
+        if 'host' in names:
+            found = [one for one in rows if one.host == names['host']]
+        elif 'member' not in names:
+            raise BadFilter('give member, or host')
+        else:
+            key = names.get('partition', ''), names['member']
+            found = [one for one in rows if (one.part, one.name) == key]
+        if not found:
+            raise NotFound('no member of this group has reported as '
+                           + ', '.join(f'{name} {value!r}'
+                                       for name, value in names.items()))
+        return found
+
+    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Plan:
+        rows = members.members(request.sources.store)
+        found = self.chosen(rows, names)
+        what = (found[0].label if len(found) == 1 and 'host' not in names
+                else f'{wording.plural(len(found), "member")} of host '
+                f'{names["host"]}')
+        return Plan(f'{self.verb.label} {what}?', [
+            *self.effect(rows, found, request),
+            *([f'The members: {", ".join(one.label for one in found)}.']
+              if len(found) > 1 else [])], len(found))
+
+    def effect(self, rows: Sequence[MemberRow], found: Sequence[MemberRow],
+               request: PageRequest) -> list[str]:
+        """Return sentences about the consequences."""
+        raise NotImplementedError
+
+    def act(self, sources: ActionSources, order: Order) -> None:
+        names = order.names
+        admin = sources.members
+        assert isinstance(admin, MemberAdmin)
+        found = self.chosen(admin.members(), names)
+        hint = sources.hint(ignore)
+        target = names.get('member') or f'host {names["host"]}'
+        action = admin.order(self.control, found, target)
+        labels = sorted(one.label for one in found)
+        admin.conclude(action, f'ordered for {wording.listed(labels)}')
+        hint(self.control, [(one.part, one.name) for one in found], action)
+
+
+class MemberDrain(_MemberAction):
+
+    verb = VERBS['member drain']
+    control = Verb.DRAIN
+
+    def effect(self, rows: Sequence[MemberRow], found: Sequence[MemberRow],
+               request: PageRequest) -> list[str]:
+        return ['A drained scheduler makes no new claims, and a drained '
+                'worker receives no new work, even after a restart. Claimed '
+                'work is finished.']
+
+
+class MemberUndrain(_MemberAction):
+
+    verb = VERBS['member undrain']
+    control = Verb.UNDRAIN
+
+    def effect(self, rows: Sequence[MemberRow], found: Sequence[MemberRow],
+               request: PageRequest) -> list[str]:
+        return ['It is put into service again.' if len(found) == 1 else
+                'They are put into service again.']

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The actions on ordered queues and on partitions."""
+
+from collections.abc import Mapping
+
+from distperiodic import exceptions
+from distperiodic.core import wording
+from distperiodic.core.task import Queue
+from distperiodic.operator import partitions
+from distperiodic.operator import task_queries
+from distperiodic.operator.action_sources import ActionSources
+from distperiodic.web.actions import Order
+from distperiodic.web.actions import PageAction
+from distperiodic.web.actions import Plan
+from distperiodic.web.actions import ignore
+from distperiodic.web.page import Addresses
+from distperiodic.web.page import NotFound
+from distperiodic.web.page import PageRequest
+from distperiodic.web.verbs import VERBS
+
+
+class _QueueAction(PageAction):
+    """Base class of the actions on one queue."""
+
+    names = needed = ('queue',)
+
+    def back(self, to: Addresses, names: Mapping[str, str]) -> str:
+        return to('queues')
+
+    def queue(self, request: PageRequest, names: Mapping[str, str]) -> Queue:
+        """Return the queue.
+
+        :raises UnknownTask: there is no such queue.
+        """
+        [found] = task_queries.queues(request.sources.store, names['queue'])
+        return found
+
+
+class QueueResume(_QueueAction):
+
+    verb = VERBS['queue resume']
+
+    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Plan:
+        queue = self.queue(request, names)
+        return Plan(f'Resume queue {queue.name}?', [
+            'It is not halted, so nothing would change.'
+            if queue.halted_at is None else
+            f'It is halted: {queue.halted_why}. Its next task runs.'])
+
+    def act(self, sources: ActionSources, order: Order) -> None:
+        with sources.record(self.verb.name, order.names['queue']) as record:
+            if not sources.client.resume_queue(order.names['queue']):
+                record.outcome = 'it was not halted'
+
+
+class QueueHalt(_QueueAction):
+
+    verb = VERBS['queue halt']
+
+    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Plan:
+        queue = self.queue(request, names)
+        return Plan(f'Halt queue {queue.name}?', [
+            'Its running task is finished, and no other task starts until the '
+            'queue is resumed.' if queue.halted_at is None else
+            'It is already halted, so nothing would change.'])
+
+    def act(self, sources: ActionSources, order: Order) -> None:
+        actor = sources.actor
+        with sources.record(self.verb.name, order.names['queue']) as record:
+            if not sources.client.halt_queue(
+                    order.names['queue'], f'{actor.name}: {actor.why}'):
+                record.outcome = 'it was already halted'
+
+
+class PartitionPromote(PageAction):
+
+    verb = VERBS['partition promote']
+    names = needed = 'partition', 'worker'
+
+    def back(self, to: Addresses, names: Mapping[str, str]) -> str:
+        return to('partitions')
+
+    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Plan:
+        sources = request.sources
+        try:
+            found = partitions.partition(
+                sources.store, sources.settings.topic_of(names['partition']))
+        except exceptions.ConfigError as exc:
+            raise NotFound(str(exc)) from exc
+        active = wording.identity(found.active)
+        return Plan(
+            f'Make {names["worker"]} the active worker of partition '
+            f'{found.name}?', [
+                f'{active} is active: it finishes its runs and releases the '
+                'partition.' if active else 'No worker is active now.'])
+
+    def act(self, sources: ActionSources, order: Order) -> None:
+        name, worker = order.names['partition'], order.names['worker']
+        settings = sources.check_store()
+        hint = sources.hint(ignore)
+        with sources.record(self.verb.name, name, member=worker):
+            partitions.promote(
+                sources.store, settings.topic_of(name), worker,
+                by=sources.actor.name, within=settings.session_timeout)
+        hint(self.verb.name)

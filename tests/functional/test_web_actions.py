@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The actions of the page of a real group, in a browser."""
+
+import contextlib
+import json
+
+import pytest
+from selenium.webdriver.common.by import By
+from werkzeug.test import Client
+
+from distperiodic import web
+from distperiodic.web.identity import USER_OF_PROCESS
+from tests import programs
+from tests.configured import configuration
+from tests.functional import commands
+from tests.functional import watched
+from tests.functional.browsing import NARROW
+from tests.functional.browsing import WIDE
+from tests.functional.browsing import chromium
+from tests.functional.browsing import page_of
+from tests.functional.browsing import show
+from tests.functional.browsing import start
+from tests.functional.browsing import twin
+from tests.functional.browsing import violations
+from tests.functional.browsing import write_config
+from tests.functional.places import Place
+from tests.functional.places import user_who_reads
+from tests.waiting import wait_until
+
+# The browser and the group of one process; test_web.py has others.
+pytestmark = pytest.mark.xdist_group('web')
+
+
+class Site:
+    """A page with actions, in a browser that acts for its user."""
+
+    def __init__(self, url, config, browser):
+        self.url, _, self.key = url.partition('/?key=')
+        self.config = config
+        self.browser = browser
+        browser.get(url)
+
+    def show(self, path, width=WIDE):
+        show(self.browser, self.url, path, width)
+
+    def twin(self, path):
+        return twin(self.url, path)
+
+    def find(self, selector):
+        return self.browser.find_elements(By.CSS_SELECTOR, selector)
+
+    def press(self, path, address):
+        """Press the button of a page that leads to *address*."""
+        self.show(path)
+        buttons = [form for form in self.find('.actions form')
+                   if form.get_attribute('action') == self.url + address]
+        assert buttons, [form.get_attribute('action')
+                         for form in self.find('.actions form')]
+        buttons[0].find_element(By.TAG_NAME, 'button').click()
+        wait_until(lambda: self.find('form.confirm'))
+
+    def confirm(self, reason=''):
+        """Send the form of the confirmation. Return the notice."""
+        [field] = self.find('.confirm input[name=reason]')
+        field.send_keys(reason)
+        [button] = self.find('.confirm button')
+        button.click()
+        return wait_until(lambda: self.find('.notice'))[0].text
+
+    def events(self):
+        """Return the actions by command: target, reason and outcome."""
+        return [(one['what'], one['target'], one['why'], one['outcome'])
+                for one in json.loads(commands.call(
+                    'events', '-f', 'json', '--config-file', self.config
+                    ).stdout)]
+
+
+@pytest.fixture(scope='module')
+def site(tmp_path_factory, zookeeper, rabbitmq, postgresql):
+    place = tmp_path_factory.mktemp('acting')
+    config = write_config(
+        place, zookeeper, rabbitmq, postgresql, web_actions='true')
+    with contextlib.ExitStack() as stack:
+        start(stack, config, ['scheduler'], ['worker'],
+              ['worker', '--partition', 'vm'])
+        assert commands.call(
+            'task', 'submit', 'create_instance', '--param', 'Fail=true',
+            '--config-file', config).returncode == 0
+        url, _ = stack.enter_context(page_of(config, place / 'web.log'))
+        browser = stack.enter_context(chromium(
+            tmp_path_factory.mktemp('chromium')))
+        found = Site(url, config, browser)
+        wait_until(lambda: {
+            'object-failing', 'task-stuck'} <= {
+                one['code'] for one in found.twin('/')['findings']},
+            programs.STARTING, f'no findings; see the logs in {place}')
+        yield found
+
+
+def test_a_job_is_paused_and_resumed_in_the_browser(site):
+    site.press('/jobs/ping_hosts', '/jobs/ping_hosts/pause')
+    notice = site.confirm('the switch is replaced')
+
+    assert 'job pause' in notice and 'ping_hosts' in notice
+    assert site.twin('/jobs/ping_hosts')['job']['why'] == (
+        'the switch is replaced')
+    assert site.events()[0][:3] == (
+        'job pause', 'ping_hosts', 'the switch is replaced')
+
+    def answered():
+        site.browser.refresh()
+        return '1 of 1 members have answered' in site.find('.notice')[0].text
+    wait_until(answered, 30, 'the scheduler has not answered')
+    site.press('/jobs/ping_hosts', '/jobs/ping_hosts/resume')
+    site.confirm()
+    assert site.twin('/jobs/ping_hosts')['job']['paused_since'] is None
+
+
+def test_a_confirmation_needs_the_reason_of_a_pause(site):
+    site.press('/jobs/rebalance', '/jobs/rebalance/pause')
+    site.find('.confirm button')[0].click()
+
+    assert site.find('.confirm input:invalid')
+    assert site.twin('/jobs/rebalance')['job']['paused_since'] is None
+
+
+def test_an_object_is_run_in_the_browser(site):
+    site.press('/jobs/ping_hosts/objects/host-1',
+               '/jobs/ping_hosts/trigger?object=host-1')
+    site.confirm()
+
+    assert site.events()[0][:2] == ('job trigger', 'ping_hosts')
+
+
+def test_a_reloaded_action_is_not_repeated(site):
+    site.press('/jobs/ping_hosts/objects/host-2',
+               '/jobs/ping_hosts/trigger?object=host-2')
+    form = site.find('.confirm')[0]
+    before = len(site.events())
+    # The same form in two windows.
+    sent = site.browser.execute_async_script(
+        'const [form, done] = arguments; const send = () => fetch(form.action,'
+        ' {method: "POST", body: new URLSearchParams(new FormData(form))})'
+        '.then(answer => answer.url); '
+        'Promise.all([send(), send(), send()]).then(done)', form)
+
+    assert len(set(sent)) == 1
+    assert '?done=' in sent[0]
+    assert len(site.events()) == before + 1
+
+
+def test_a_member_is_drained_and_undrained_in_the_browser(site):
+    [name] = [one['member'] for one in site.twin('/members')
+              if one['role'] == 'scheduler']
+    site.press('/members', f'/members/{name.replace(":", "%3A")}/drain')
+    site.confirm('a new kernel')
+
+    def drained():
+        return {one['member']: one['drained']
+                for one in site.twin('/members')
+                if one['role'] == 'scheduler'}
+    assert drained() == {name: 'yes'}
+    assert site.events()[0][:3] == ('member drain', name, 'a new kernel')
+    site.press('/members', f'/members/{name.replace(":", "%3A")}/undrain')
+    site.confirm()
+    assert drained() == {name: 'no'}
+
+
+@pytest.mark.parametrize('width', [WIDE, NARROW])
+@pytest.mark.parametrize(('path', 'address'), [
+    ('/jobs/ping_hosts', '/jobs/ping_hosts/pause'),
+    ('/jobs/ping_hosts', '/jobs/ping_hosts/trigger')])
+def test_a_confirmation_fits_its_window_and_is_accessible(
+        site, width, path, address):
+    site.browser.get_log('browser')
+    site.press(path, address)
+    show_width(site.browser, width)
+    needed = site.browser.execute_script(
+        'return document.documentElement.scrollWidth')
+
+    assert needed <= width
+    assert site.browser.get_log('browser') == []
+    assert violations(site.browser) == []
+
+
+def show_width(browser, width):
+    browser.execute_cdp_cmd('Emulation.setDeviceMetricsOverride', {
+        'width': width, 'height': 900, 'deviceScaleFactor': 1,
+        'mobile': width == NARROW})
+
+
+@pytest.mark.parametrize('path', [
+    '/jobs/ping_hosts', '/members', '/jobs/ping_hosts/objects/host-7'])
+def test_a_page_with_buttons_is_accessible(site, path):
+    for width in WIDE, NARROW:
+        site.show(path, width)
+
+        assert site.find('.actions button')
+        assert violations(site.browser) == []
+        assert site.browser.execute_script(
+            'return document.documentElement.scrollWidth') <= width
+
+
+def test_the_confirmation_of_a_hostile_id_runs_no_script(site):
+    for key in watched.HOSTILE:
+        site.show('/jobs/ping_hosts')
+        [field] = site.find('input[name=object]')
+        site.browser.execute_script(
+            'arguments[0].value = arguments[1]', field, key)
+        field.submit()
+        wait_until(lambda: 'object=' in site.browser.current_url)
+        if '\n' in key:
+            continue
+        [form] = [form for form in site.find('.actions form')
+                  if '/trigger' in form.get_attribute('action')]
+        form.find_element(By.TAG_NAME, 'button').click()
+        wait_until(lambda: site.find('form.confirm'))
+
+        assert site.browser.title != 'obeyed'
+        site.confirm(key.replace('\u202e', ''))
+        assert site.browser.title != 'obeyed'
+
+
+def test_the_actions_work_without_scripts(site):
+    site.browser.execute_cdp_cmd(
+        'Emulation.setScriptExecutionDisabled', {'value': True})
+    try:
+        site.press('/jobs/rebalance', '/jobs/rebalance/pause')
+        notice = site.confirm('no scripts')
+        site.press('/jobs/rebalance', '/jobs/rebalance/resume')
+        site.confirm()
+    finally:
+        site.browser.execute_cdp_cmd(
+            'Emulation.setScriptExecutionDisabled', {'value': False})
+
+    assert 'job pause' in notice
+
+
+def test_a_form_of_another_site_does_not_act(site, tmp_path):
+    before = site.events()
+    file = tmp_path / 'evil.html'
+    file.write_text(
+        f'<form method="post" action="{site.url}/jobs/rebalance/pause">'
+        '<input name="reason" value="evil"><button>x</button></form>')
+    site.browser.get(f'file://{file}')
+    site.find('button')[0].click()
+    wait_until(lambda: site.browser.current_url.startswith(site.url))
+
+    assert 'another site' in site.find('[role=alert]')[0].text
+    assert site.events() == before
+
+
+def test_a_user_who_can_only_read_gets_one_line(postgresql, tmp_path):
+    place = Place(postgresql.url, tmp_path)
+    place.run('poll', place.now, 'a')
+    me = {USER_OF_PROCESS: 'me'}
+    with user_who_reads(postgresql.url) as url:
+        client = Client(web.application(configuration(
+            connection=url, group=place.group, web_actions=True)))
+        page = client.get('/jobs/poll', environ_overrides=me)
+        asked = client.post('/jobs/poll/pause', environ_overrides=me)
+        answer = client.post(
+            '/api/jobs/poll/pause', environ_overrides=me,
+            json={'reason': 'x'}, headers={'X-Requested-With': 'x'})
+    place.store.close()
+
+    assert (page.status_code, asked.status_code) == (200, 200)
+    assert answer.status_code == 503
+    assert 'permission denied' in answer.json['error']
+    assert '\n' not in answer.json['error']

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A group in a SQLite file, and its page."""
+
+from distperiodic import opts
+from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.core.claim import Failure
+from distperiodic.core.claim import HeldLease
+from distperiodic.core.claim_request import NewLease
+from tests import claiming
+
+SECOND = 1_000_000
+
+
+class Group:
+    """A group in a SQLite file, and its page."""
+
+    def __init__(self, url, conf, client):
+        self.url = url
+        conf.set_override('connection', url, opts.GROUP)
+        self.store = SqlClaimStore(self.url, namespace='tests')
+        self.now = self.store.now() // SECOND * SECOND
+        self.client = client
+
+    def run(self, job, *objects, dead=(), ago=5):
+        """Run objects for a tick in the past."""
+        tick = self.now - ago * SECOND
+        claiming.claim(self.store, job, tick, objects, lease='l',
+                       holder='api', seconds=60.0, supersede=False)
+        running = HeldLease('r', job, tick)
+        self.store.start(HeldLease('l', job, tick), objects,
+                         NewLease('r', 'w-1', 60.0))
+        self.store.finish(running, [o for o in objects if o not in dead])
+        self.store.fail(running, [
+            Failure(key, f'{key} is ill') for key in dead], None)
+
+    def get(self, path, **more):
+        return self.client.get(path, **more)
+
+    def text(self, path):
+        answer = self.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer.text

@@ -1,0 +1,610 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Actions of the page: who may act, what is asked first, and what is done."""
+
+import contextlib
+import html
+import json
+import re
+import shutil
+import sys
+import urllib.parse
+
+import pytest
+import sqlalchemy as sa
+from oslo_policy import opts as policy_opts
+from werkzeug.test import Client
+
+from distperiodic import exceptions
+from distperiodic import tasks
+from distperiodic import web
+from distperiodic.adapters.sql import database
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
+from distperiodic.operator import auditing
+from distperiodic.operator import members
+from distperiodic.operator.group_reader import GroupStore
+from distperiodic.web import server
+from distperiodic.web import site
+from distperiodic.web.identity import USER_OF_PROCESS
+from distperiodic.web.verbs import VERBS
+from tests.configured import configuration
+from tests.unit.paged import Group
+
+#: The environment of a request of a user with the role admin.
+ADMIN = {USER_OF_PROCESS: 'me'}
+CONFIRMED = {
+    'HTTP_X_IDENTITY_STATUS': 'Confirmed', 'HTTP_X_USER_ID': 'u1',
+    'HTTP_X_USER_NAME': 'alice', 'HTTP_X_ROLES': 'admin,member'}
+HOSTILE = (
+    '<script>alert(1)</script>', '"onmouseover="alert(1)', 'a/b%2fc?d#e',
+    '\u202eevil', "{{ 7 * 7 }}", 'a&b=c', ' blank ', '..', 'x/pause')
+
+
+@pytest.fixture(scope='module')
+def empty(tmp_path_factory):
+    """Return a database file with empty tables, to copy."""
+    file = tmp_path_factory.mktemp('page') / 'claims.sqlite'
+    schema.sync(f'sqlite:///{file}')
+    return file
+
+
+class ActingGroup(Group):
+    """A group, and its page with actions."""
+
+    def __init__(self, url, conf, client):
+        super().__init__(url, conf, client)
+        self.conf = conf
+
+    def add_member(self, name, part, host):
+        """Add the row of a member that has just reported."""
+        engine = database.make_engine(self.url)
+        with engine.begin() as connection:
+            connection.execute(sa.insert(tables.member).values(
+                space='tests', part=part, name=name, process=f'{name}~1',
+                seen=self.now, state=json.dumps({'host': host})))
+        engine.dispose()
+
+    def events(self):
+        with contextlib.closing(GroupStore(self.url, 'tests')) as store:
+            return auditing.events(store, since=0, limit=100)
+
+    def post(self, path, environ=ADMIN, **more):
+        return self.client.post(path, environ_overrides=environ, **more)
+
+    def confirm(self, path, environ=ADMIN, **fields):
+        """Send the form of the confirmation."""
+        answer = self.post(path, environ)
+        assert answer.status_code == 200, answer.text
+        return self.post(form_of(answer.text)['action'], environ, data={
+            'token': form_of(answer.text)['token'], **fields})
+
+    def paused(self):
+        with contextlib.closing(GroupStore(self.url, 'tests')) as store:
+            return {job.name: job.paused_why for job in store.jobs()
+                    if job.paused_since is not None}
+
+
+def form_of(text):
+    """Return the address and the token of the form of a confirmation."""
+    return {'action': html.unescape(re.search(
+        r'<form class="confirm" method="post" action="([^"]*)"', text)[1]),
+            'token': re.search(r'name="token" value="([^"]*)"', text)[1]}
+
+
+@pytest.fixture
+def make(tmp_path, empty):
+    """Return a function that returns a group and its page with options."""
+    made = []
+
+    def make_group(**options):
+        url = f'sqlite:///{shutil.copy(empty, tmp_path)}'
+        conf = configuration(
+            group='tests', connection=url, **{'web_actions': True} | options)
+        made.append(ActingGroup(url, conf, Client(web.application(conf))))
+        made[-1].run('poll', 'a', 'b', dead=['b'])
+        return made[-1]
+    yield make_group
+    for group in made:
+        group.store.close()
+
+
+@pytest.fixture
+def group(make):
+    return make()
+
+
+#: An address of each action.
+ADDRESSES = [
+    '/jobs/poll/pause', '/jobs/poll/resume', '/jobs/pause?job=poll',
+    '/jobs/poll/trigger', '/jobs/poll/trigger?object=a',
+    '/queues/db/halt', '/queues/db/resume', '/members/api/drain',
+    '/members/api/undrain?partition=vm', '/members/drain?host=h',
+    '/partitions/vm/promote?worker=w']
+
+
+# -- off
+
+
+@pytest.mark.parametrize('path', ADDRESSES)
+def test_an_action_that_is_off_names_the_option(make, path):
+    group = make(web_actions=False)
+    page, twin = group.post(path), group.post(f'/api{path}')
+
+    assert (page.status_code, twin.status_code) == (403, 403)
+    assert 'web_actions = true' in twin.json['error']
+    assert 'web_actions = true' in page.text
+    assert group.events() == []
+
+
+@pytest.mark.parametrize('path', ['/jobs/poll', '/jobs', '/tasks', '/members'])
+def test_a_page_without_actions_has_no_form_that_acts(make, path):
+    group = make(web_actions=False)
+    answer = group.client.get(path, environ_overrides=ADMIN)
+
+    assert answer.status_code == 200
+    assert 'method="post"' not in answer.text
+    assert answer.headers['Referrer-Policy'] == 'no-referrer'
+
+
+# -- the steps of an action
+
+
+def test_a_job_is_paused_after_its_confirmation(group):
+    shown = group.post('/jobs/poll/pause')
+
+    assert group.paused() == {}
+    assert 'Pause job poll?' in shown.text
+    assert group.events() == []
+    answer = group.confirm('/jobs/poll/pause', reason='  too   slow ')
+    assert answer.status_code == 303
+    assert group.paused() == {'poll': 'too slow'}
+    [event] = group.events()
+    assert event[2:] == (
+        'me', event.host, 'job pause', 'poll', {}, 'too slow', 'done')
+    page = group.client.get(answer.location, environ_overrides=ADMIN)
+    [notice] = re.findall('notice" role="status">(.*?)</p>', page.text)
+    assert re.search('job pause.*poll.*done', notice)
+
+
+def test_a_job_is_resumed(group):
+    group.confirm('/jobs/poll/pause', reason='slow')
+    answer = group.confirm('/jobs/poll/resume')
+
+    assert answer.status_code == 303
+    assert group.paused() == {}
+    assert [one.verb for one in group.events()] == ['job resume', 'job pause']
+
+
+def test_a_page_has_the_buttons_of_the_possible_actions(group):
+    def buttons():
+        text = group.client.get('/jobs/poll', environ_overrides=ADMIN).text
+        return set(re.findall(
+            r'<form method="post" action="/jobs/poll/(\w+)"', text))
+
+    assert 'pause' in buttons() and 'resume' not in buttons()
+    group.confirm('/jobs/poll/pause', reason='slow')
+    assert 'resume' in buttons() and 'pause' not in buttons()
+
+
+def test_get_never_acts(group):
+    for path in ADDRESSES:
+        for prefix in ('', '/api'):
+            assert group.client.get(
+                prefix + path, environ_overrides=ADMIN
+            ).status_code in (404, 405)
+    assert group.events() == []
+
+
+def test_a_reason_that_is_needed_is_required(group):
+    answer = group.confirm('/jobs/poll/pause', reason='  ')
+
+    assert answer.status_code == 400
+    assert 'needs a reason' in answer.text
+    assert group.events() == []
+
+
+def test_a_form_that_is_sent_twice_acts_once(group):
+    first = form_of(group.post('/jobs/poll/pause').text)
+    sent = {'token': first['token'], 'reason': 'slow'}
+    one = group.post(first['action'], data=sent)
+    group.confirm('/jobs/poll/resume')
+    two = group.post(first['action'], data=sent)
+
+    assert (one.status_code, two.status_code) == (303, 303)
+    assert one.location == two.location
+    assert group.paused() == {}
+    assert len(group.events()) == 2
+
+
+def test_a_job_that_does_not_exist_is_not_found(group):
+    page, twin = group.post('/jobs/none/pause'), group.post(
+        '/api/jobs/none/pause', headers={'X-Requested-With': 'x'})
+
+    assert (page.status_code, twin.status_code) == (404, 404)
+    assert "no job 'none'" in twin.json['error']
+    assert group.events() == []
+
+
+@pytest.mark.parametrize('name', HOSTILE)
+def test_the_confirmation_shows_a_hostile_name_as_text(group, name):
+    group.run(name, 'a')
+    page = group.client.get('/jobs/' + urllib.parse.quote(
+        name, safe='') if name != '..' else '/jobs/poll',
+        environ_overrides=ADMIN)
+    assert page.status_code == 200
+    path = ('/jobs/pause?' + urllib.parse.urlencode({'job': name})
+            if name == '..' else
+            f'/jobs/{urllib.parse.quote(name, safe="")}/pause')
+    if name != '..':
+        assert path in page.text
+    shown = group.post(path)
+
+    assert shown.status_code == 200
+    assert '<script>alert' not in shown.text
+    assert '\u202e' not in shown.text and '49' not in shown.text.partition(
+        '<h1>')[2].partition('</h1>')[0]
+    assert group.confirm(path, reason=name).status_code == 303
+    assert group.paused() == {name: name.strip()}
+
+
+def test_the_addresses_of_an_action_begin_with_the_prefix(group):
+    shown = group.post('/jobs/poll/pause', base_url='http://host/per%20iodic')
+    form = form_of(shown.text)
+    answer = group.post(
+        '/jobs/poll/pause', base_url='http://host/per%20iodic',
+        data={'token': form['token'], 'reason': 'slow'})
+
+    assert form['action'] == '/per%20iodic/jobs/poll/pause'
+    assert answer.location.startswith('/per%20iodic/jobs/poll?done=')
+
+
+# -- other sites
+
+
+def test_a_form_without_a_token_only_asks(group):
+    answer = group.post('/jobs/poll/pause', data={'reason': 'slow'})
+
+    assert answer.status_code == 200
+    assert group.events() == []
+
+
+@pytest.mark.parametrize('token', ['', 'x', 'WyJtZSJd.x.y'])
+def test_a_forged_token_is_refused(group, token):
+    answer = group.post('/jobs/poll/pause', data={
+        'reason': 'slow', 'token': token})
+
+    assert answer.status_code == 403
+    assert group.events() == []
+
+
+@pytest.mark.parametrize(('path', 'environ', 'cookie'), [
+    ('/jobs/poll/pause', {USER_OF_PROCESS: 'other'}, True),
+    ('/jobs/poll/resume', ADMIN, True), ('/jobs/tick/pause', ADMIN, True),
+    ('/jobs/poll/pause', ADMIN, False)])
+def test_a_token_is_for_one_operator_browser_and_target(
+        group, path, environ, cookie):
+    group.run('tick', 'a')
+    form = form_of(group.post('/jobs/poll/pause').text)
+    if not cookie:
+        group.client.delete_cookie('distperiodic-form')
+    answer = group.post(path, environ, data={
+        'token': form['token'], 'reason': 'slow'})
+
+    assert answer.status_code == 403
+    assert 'this form is that of another' in answer.text
+    assert group.events() == []
+
+
+@pytest.mark.parametrize('headers', [
+    {'Origin': 'https://evil.example'}, {'Origin': 'null'},
+    {'Origin': 'http://localhost.evil.example'},
+    {'Sec-Fetch-Site': 'cross-site'}, {'Sec-Fetch-Site': 'same-site'}])
+def test_a_request_of_another_site_is_refused(group, headers):
+    form = form_of(group.post('/jobs/poll/pause').text)
+    page = group.post(form['action'], headers=headers, data={
+        'token': form['token'], 'reason': 'slow'})
+    twin = group.post(
+        '/api/jobs/poll/pause', json={'reason': 'slow'},
+        headers={**headers, 'X-Requested-With': 'x'})
+
+    assert (page.status_code, twin.status_code) == (403, 403)
+    assert 'another site' in page.text
+    assert group.events() == []
+
+
+@pytest.mark.parametrize('headers', [
+    {'Origin': 'http://localhost'}, {'Sec-Fetch-Site': 'same-origin'}])
+def test_a_request_of_this_site_is_accepted(group, headers):
+    form = form_of(group.post('/jobs/poll/pause').text)
+
+    assert group.post(form['action'], headers=headers, data={
+        'token': form['token'], 'reason': 'slow'}).status_code == 303
+
+
+@pytest.mark.parametrize(('scheme', 'secure'), [
+    ('http', False), ('https', True)])
+def test_the_cookie_is_for_this_site_only(group, scheme, secure):
+    cookie = group.post('/jobs/poll/pause', base_url=f'{scheme}://localhost'
+                        ).headers['Set-Cookie']
+
+    assert 'SameSite=Strict' in cookie and 'HttpOnly' in cookie
+    assert ('Secure' in cookie) == secure
+
+
+def test_processes_with_one_secret_accept_the_forms_of_each_other(
+        group, tmp_path):
+    def page(**options):
+        return Client(web.application(configuration(
+            group='tests', connection=group.url, web_actions=True,
+            **options)))
+
+    def send(first, second):
+        text = first.post('/jobs/poll/pause', environ_overrides=ADMIN)
+        cookie = first.get_cookie('distperiodic-form')
+        second.set_cookie('distperiodic-form', cookie.value)
+        return second.post('/jobs/poll/pause', environ_overrides=ADMIN, data={
+            'token': form_of(text.text)['token'], 'reason': 'slow'})
+
+    assert send(page(web_secret='s' * 32),
+                page(web_secret='s' * 32)).status_code == 303
+    refused = send(page(), page())
+    assert refused.status_code == 403
+    assert 'web_secret' in refused.text
+
+
+# -- identities
+
+
+@pytest.mark.parametrize(('source', 'environ'), [
+    ('local', {}), ('remote_user', {}), ('keystone', {}),
+    ('local', {'REMOTE_USER': 'admin'}), ('local', CONFIRMED),
+    ('remote_user', CONFIRMED), ('keystone', CONFIRMED),
+    ('remote_user', {'HTTP_REMOTE_USER': 'admin'}),
+    ('remote_user', ADMIN), ('keystone', ADMIN),
+    ('keystone', {'REMOTE_USER': 'admin', **CONFIRMED}),
+    ('local', {'HTTP_DISTPERIODIC_USER': 'me'}),
+    ('keystone', {**CONFIRMED, 'HTTP_KEYSTONE_TOKEN_INFO': '{}'}),
+    ('keystone', {**CONFIRMED, 'HTTP_X_IDENTITY_STATUS': 'Invalid',
+                  'keystone.token_info': {}})])
+def test_an_identity_that_the_server_has_not_set_is_unknown(
+        make, source, environ):
+    group = make(web_identity=source)
+    page = group.post('/jobs/poll/pause', environ)
+    shown = group.client.get('/jobs/poll', environ_overrides=environ)
+
+    assert page.status_code == 403
+    assert 'name="token"' not in page.text
+    assert 'You can only read' in shown.text
+    assert 'method="post"' not in shown.text
+    assert group.post('/api/jobs/poll/pause', environ, json={'reason': 'x'},
+                      headers={'X-Requested-With': 'x'}).status_code == 403
+    assert group.events() == []
+
+
+def test_a_user_of_keystone_acts_with_the_role_admin(make):
+    group = make(web_identity='keystone')
+    environ = {**CONFIRMED, 'keystone.token_info': {},
+               'REMOTE_ADDR': '10.0.0.7'}
+    answer = group.confirm('/jobs/poll/pause', environ, reason='slow')
+
+    assert answer.status_code == 303
+    [event] = group.events()
+    assert (event.who, event.host) == ('alice (u1)', '10.0.0.7')
+
+
+@pytest.mark.parametrize(('source', 'environ'), [
+    ('remote_user', {'REMOTE_USER': 'alice'}),
+    ('keystone', {**CONFIRMED, 'HTTP_X_ROLES': 'member',
+                  'keystone.token_info': {}})])
+def test_a_user_without_the_role_is_refused_with_the_rule(
+        make, source, environ):
+    group = make(web_identity=source)
+    page = group.post('/jobs/poll/pause', environ)
+    shown = group.client.get('/jobs/poll', environ_overrides=environ)
+
+    assert page.status_code == 403
+    assert 'alice' in page.text
+    assert 'distperiodic:job:pause' in page.text
+    assert 'method="post"' not in shown.text
+    assert group.events() == []
+
+
+def test_a_policy_file_allows_a_user_one_action_on_one_target(
+        make, tmp_path):
+    file = tmp_path / 'policy.yaml'
+    file.write_text('"distperiodic:job:pause": '
+                    '"user_id:alice and \'poll\':%(job)s"\n')
+    group = make(web_identity='remote_user')
+    conf = configuration(
+        group='tests', connection=group.url, web_actions=True,
+        web_identity='remote_user')
+    conf.register_opts(policy_opts._options, group='oslo_policy')
+    conf.set_override('policy_file', str(file), 'oslo_policy')
+    group.client = Client(web.application(conf))
+    group.run('tick', 'a')
+    alice, bob = {'REMOTE_USER': 'alice'}, {'REMOTE_USER': 'bob'}
+
+    assert group.post('/jobs/tick/pause', alice).status_code == 403
+    assert group.post('/jobs/poll/resume', alice).status_code == 403
+    assert group.post('/jobs/poll/pause', bob).status_code == 403
+    assert group.confirm(
+        '/jobs/poll/pause', alice, reason='slow').status_code == 303
+    file.write_text('"distperiodic:job:pause": [')
+    assert group.post('/jobs/poll/pause', alice).status_code == 403
+
+
+# -- the other actions
+
+
+def test_an_object_is_run_now(group):
+    shown = group.post('/jobs/poll/trigger?object=a')
+    group.confirm('/jobs/poll/trigger?object=a', reason='try')
+
+    assert 'Run object a of job poll now?' in shown.text
+    [event] = group.events()
+    assert (event.verb, event.target, event.why) == (
+        'job trigger', 'poll', 'try')
+    assert event.arguments['object'] == 'a'
+    assert event.outcome == '1 object, 0 busy'
+
+
+def test_all_objects_of_a_job_are_counted_before_they_run(group):
+    shown = group.post('/jobs/poll/trigger')
+
+    assert 'Run 2 objects of job poll now?' in shown.text
+    assert {'/jobs/poll/objects/a', '/jobs/poll/objects/b'} <= set(
+        re.findall('href="([^"]*)"', shown.text))
+    answer = group.confirm('/jobs/poll/trigger')
+    assert group.events()[0].outcome == '2 objects, 0 busy'
+    assert answer.location.startswith('/jobs/poll?done=')
+    again = group.confirm('/jobs/poll/trigger')
+    assert again.status_code == 303
+    assert group.events()[0].outcome == '0 objects, 2 busy'
+
+
+def test_a_queue_is_halted_and_resumed(group):
+    client = tasks.Client(group.conf)
+    client.submit('vm.boot', {}, queue='a/b')
+    client.close()
+    path = '/queues/a%2Fb'
+    listed = group.client.get('/queues', environ_overrides=ADMIN).text
+
+    assert f'action="{path}/halt"' in listed
+    group.confirm(f'{path}/halt', reason='full')
+    listed = group.client.get('/queues', environ_overrides=ADMIN).text
+    assert 'me@' in listed and 'full' in listed
+    assert f'action="{path}/resume"' in listed
+    group.confirm(f'{path}/resume')
+    group.confirm(f'{path}/resume')
+    assert [(one.verb, one.target, one.outcome) for one in group.events()] == [
+        ('queue resume', 'a/b', 'it was not halted'),
+        ('queue resume', 'a/b', 'done'), ('queue halt', 'a/b', 'done')]
+
+
+def test_members_are_drained_and_undrained(group):
+    for part, name in (('', 'h:0'), ('vm', 'h:0'), ('vm', 'i:0')):
+        group.add_member(name, part, name[0])
+    group.confirm('/members/h:0/drain?partition=vm', reason='kernel')
+
+    def drained():
+        with contextlib.closing(GroupStore(group.url, 'tests')) as store:
+            return [one.label for one in members.members(store)
+                    if one.drained]
+    assert drained() == ['worker vm/h:0']
+    shown = group.post('/members/drain?host=h')
+    assert 'Drain 2 members of host h?' in shown.text
+    group.confirm('/members/drain?host=h')
+    assert drained() == ['scheduler h:0', 'worker vm/h:0']
+    group.confirm('/members/h:0/undrain')
+    assert drained() == ['worker vm/h:0']
+    assert [(one.verb, one.target) for one in group.events()] == [
+        ('member undrain', 'h:0'), ('member drain', 'host h'),
+        ('member drain', 'h:0')]
+    page = group.client.get('/members', environ_overrides=ADMIN).text
+    assert 'action="/members/h%3A0/undrain?partition=vm"' in page
+    assert 'action="/members/h%3A0/drain"' in page
+
+
+@pytest.mark.parametrize(('path', 'status', 'why'), [
+    ('/jobs/none/trigger', 404, "no job 'none'"),
+    ('/jobs/poll/trigger?object=none', 404, "object 'none'"),
+    ('/jobs/poll/trigger?object=%00', 404, 'object'),
+    ('/jobs/pause', 400, 'no job is named'),
+    ('/jobs/poll/pause?size=3', 400, "no filter 'size'"),
+    ('/queues/none/resume', 404, "'none'"),
+    ('/members/none/drain', 404, "'none'"),
+    ('/members/drain', 400, 'give member, or host'),
+    ('/partitions/none/promote?worker=w', 404, "'none'"),
+    ('/partitions/none/promote', 400, 'no worker is named')])
+def test_a_target_that_cannot_be_used_is_one_clear_line(
+        group, path, status, why):
+    page = group.post(path)
+    twin = group.post(f'/api{path}', json={'reason': 'x'},
+                      headers={'X-Requested-With': 'x'})
+
+    assert (page.status_code, twin.status_code) == (status, status)
+    assert why in twin.json['error']
+    assert group.events() == []
+
+
+def test_a_reason_with_characters_that_no_database_stores_is_cleaned(group):
+    for reason in 'a\x00b', 'a\ud800b', 'a\r\nb':
+        group.post('/api/jobs/poll/pause', json={'reason': reason},
+                   headers={'X-Requested-With': 'x'})
+
+        assert group.paused() == {'poll': 'a b'}
+
+
+# -- programs
+
+
+def test_a_program_acts_with_one_request(group):
+    answer = group.post('/api/jobs/poll/pause', json={'reason': 'slow'},
+                        headers={'X-Requested-With': 'curl'})
+
+    assert answer.status_code == 200
+    assert answer.json == {
+        'verb': 'job pause', 'number': 1, 'effect': answer.json['effect'],
+        'id': group.events()[0].id, 'outcome': 'done'}
+    assert group.paused() == {'poll': 'slow'}
+
+
+def test_a_program_can_ask_first(group):
+    answer = group.post('/api/jobs/poll/pause', json={'dry_run': True},
+                        headers={'X-Requested-With': 'curl'})
+
+    assert answer.status_code == 200
+    assert answer.json['number'] == 1
+    assert group.events() == []
+
+
+def test_a_request_of_a_program_needs_a_header(group):
+    answer = group.post('/api/jobs/poll/pause', data={'reason': 'slow'})
+
+    assert answer.status_code == 403
+    assert 'X-Requested-With' in answer.json['error']
+    assert group.events() == []
+
+
+def test_a_request_with_the_same_key_acts_once(group):
+    for reason in ('one', 'two'):
+        answer = group.post(
+            '/api/jobs/poll/pause', json={'reason': reason}, headers={
+                'X-Requested-With': 'curl', 'Idempotency-Key': '7'})
+
+    assert answer.status_code == 200
+    assert group.paused() == {'poll': 'one'}
+    assert len(group.events()) == 1
+
+
+# -- the command
+
+
+def test_the_key_of_the_command_identifies_its_user(group):
+    holder = server.KeyHolder(group.client.application, 'me')
+    client = Client(holder)
+
+    assert 'You can only read' in client.get('/jobs/poll').text
+    assert client.get('/?key=wrong').status_code == 303
+    assert 'You can only read' in client.get('/jobs/poll').text
+    opened = client.get(f'/?key={holder.key}')
+    assert (opened.status_code, opened.location) == (303, '/')
+    assert 'SameSite=Strict' in opened.headers['Set-Cookie']
+    assert 'HttpOnly' in opened.headers['Set-Cookie']
+    assert 'You act as' in client.get('/jobs/poll').text
+
+
+# -- declarations
+
+
+def test_each_action_has_an_address_and_a_rule():
+    assert site.ACTIONS.keys() == VERBS.keys()
+
+
+def test_without_the_extra_the_error_names_it(monkeypatch, tmp_path):
+    monkeypatch.delitem(sys.modules, 'distperiodic.web.policy', raising=False)
+    monkeypatch.setitem(sys.modules, 'oslo_policy', None)
+
+    with pytest.raises(exceptions.ConfigError,
+                       match=r"pip install 'distperiodic\[web\]'"):
+        web.application(configuration(web_actions=True))
