@@ -15,6 +15,7 @@ from typing import NamedTuple
 from typing import Protocol
 from typing import TypeVar
 
+from distperiodic import exceptions
 from distperiodic.core import due
 from distperiodic.core import message
 from distperiodic.core import telemetry
@@ -673,6 +674,11 @@ class ClaimStore(Protocol):
 _Answer = TypeVar('_Answer')
 
 
+#: The new status of each task, or the error because of which the task was not
+#: changed: UnknownTask or InvalidTask.
+TaskAnswers = dict[str, workflow.Status | exceptions.DistperiodicError]
+
+
 class TaskStore(Protocol):
     """Store of tasks and of their ordered queues, for clients.
 
@@ -718,20 +724,18 @@ class TaskStore(Protocol):
         :raises UnknownTask: No task has the id ``page.after``.
         """
 
-    def cancel(self, task: str, by: str) -> workflow.Status:
-        """Cancel a task, and return its status.
+    def cancel(self, tasks: Sequence[str], by: str) -> TaskAnswers:
+        """Cancel tasks in one transaction.
+
+        A task that has ended is not cancelled.
 
         :param by: The operator and the reason, as text.
-        :raises UnknownTask: No task of the group has this id.
-        :raises InvalidTask: The task has ended.
         """
 
-    def retry(self, task: str, back: bool | None) -> workflow.Status:
-        """Continue a task that has stopped, and return its status.
+    def retry(self, tasks: Sequence[str], back: bool | None) -> TaskAnswers:
+        """Continue tasks that have stopped, in one transaction.
 
         :param back: See :func:`distperiodic.core.workflow.retry`.
-        :raises UnknownTask: No task of the group has this id.
-        :raises InvalidTask: The status of the task does not allow a retry.
         """
 
     def queues(self, name: str | None = None) -> list[Queue]:

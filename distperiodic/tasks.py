@@ -70,6 +70,8 @@ _CLOSING = 2.0
 _FIRST_LOOK = 0.01
 _LONGEST_LOOK = 0.5
 _MOST_PRIORITY = 2 ** 31 - 1
+# Maximum number of tasks that are cancelled or retried in one transaction.
+_AT_A_TIME = 100
 # Key in the ``info`` of an SQLAlchemy session. The value is a list of
 # functions to call after the commit.
 _CALLS = 'distperiodic_after_commit'
@@ -346,12 +348,44 @@ class Client:
         :raises UnknownTask: No task of this group has that id.
         :raises InvalidTask: The task has ended, or *why* cannot be used.
         """
+        return _only(self.cancel_many([task_arguments.task_id(id_)], why))
+
+    def cancel_many(self, ids: Iterable[str], why: str = ''
+                    ) -> ports.TaskAnswers:
+        """Cancel tasks as :meth:`cancel` does, many in one transaction.
+
+        :param ids: Ids of the tasks.
+        :param why: Reason, which is shown with the tasks.
+        :returns: For each id the new status of the task, or the error because
+            of which the task was not changed: :class:`.UnknownTask` or
+            :class:`.InvalidTask`.
+        :raises InvalidTask: *why* cannot be used.
+        :raises StoreUnavailable: The database did not answer. Some of the
+            tasks may have been changed.
+        """
         task_arguments.check_reason(why)
-        with self._connections.lend() as store:
-            status = store.cancel(task_arguments.task_id(id_),
-                                  f'{_me()}: {why}'.strip(': '))
-        self._notify([id_])
-        return status
+        by = f'{_me()}: {why}'.strip(': ')
+        return self._change(ids, lambda store, some: store.cancel(some, by))
+
+    def _change(self, ids: Iterable[str], change: Callable[
+            [ports.TaskStore, Sequence[str]], ports.TaskAnswers]
+            ) -> ports.TaskAnswers:
+        answers: ports.TaskAnswers = {}
+        usable = []
+        for id_ in ids:
+            try:
+                usable.append(task_arguments.task_id(id_))
+            except exceptions.UnknownTask as exc:
+                answers[id_] = exc
+        for start in range(0, len(usable), _AT_A_TIME):
+            with self._connections.lend() as store:
+                some = change(store, usable[start:start + _AT_A_TIME])
+            answers |= some
+            changed = [id_ for id_, answer in some.items()
+                       if isinstance(answer, Status)]
+            if changed:
+                self._notify(changed)
+        return answers
 
     def retry(self, id_: str, back: bool | None = None) -> Status:
         """Continue a task that is stuck, has failed or was cancelled.
@@ -368,14 +402,24 @@ class Client:
         :raises InvalidTask: The task is not stuck, has not failed, and was not
             cancelled. Or *back* cannot be used.
         """
+        return _only(self.retry_many([task_arguments.task_id(id_)], back))
+
+    def retry_many(self, ids: Iterable[str], back: bool | None = None
+                   ) -> ports.TaskAnswers:
+        """Continue tasks as :meth:`retry` does, many in one transaction.
+
+        :param ids: Ids of the tasks.
+        :param back: As in :meth:`retry`.
+        :returns: As for :meth:`cancel_many`.
+        :raises InvalidTask: *back* cannot be used.
+        :raises StoreUnavailable: The database did not answer. Some of the
+            tasks may have been changed.
+        """
         if back is not None and not isinstance(back, bool):
             raise exceptions.InvalidTask(
                 f'back is {shown(back)}; give True to roll back, False to go '
                 'forward, or None to keep the direction')
-        with self._connections.lend() as store:
-            status = store.retry(task_arguments.task_id(id_), back)
-        self._notify([id_])
-        return status
+        return self._change(ids, lambda store, some: store.retry(some, back))
 
     # -- ordered queues
 
@@ -484,6 +528,14 @@ def _rolled_back(session: Any, transaction: Any) -> None:
     # that does not exist has no effect.
     if transaction.parent is None:
         session.info[_CALLS].clear()
+
+
+def _only(answers: ports.TaskAnswers) -> Status:
+    """Return the only answer, or raise it if it is an error."""
+    [answer] = answers.values()
+    if isinstance(answer, Status):
+        return answer
+    raise answer
 
 
 def _me() -> str:

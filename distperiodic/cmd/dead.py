@@ -4,6 +4,7 @@
 import argparse
 
 from distperiodic import exceptions
+from distperiodic.cmd import bulk
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd.session import RecordedCommand
@@ -19,27 +20,49 @@ class DeadRequeue(RecordedCommand):
     """Run dead objects again, for the tick in which they failed.
 
     The count of attempts restarts at 1. The objects run at the next sweep of a
-    scheduler.
+    scheduler. Exit code 1: an object was not requeued.
     """
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         super().add_options(parser)
         configured.add_job(parser)
-        which = parser.add_mutually_exclusive_group(required=True)
-        which.add_argument(
-            '--object', metavar='OBJECT', help='run only this object')
-        which.add_argument(
+        parser.add_argument(
+            '--object', dest='objects', action='append', metavar='OBJECT',
+            help='run only this object; may be repeated')
+        dead_list.add_conditions(parser, 'run only objects')
+        parser.add_argument(
             '--all', action='store_true', help='run all dead objects')
+        bulk.add_dry_run(parser)
 
-    def act(self, session: Session) -> None:
-        from distperiodic.operator import admin
-        key = session.parsed.object
-        job = configured.job_of(session.parsed)
-        with session.recorded(job or 'all jobs', object=key) as record:
-            number = admin.requeue(session.store, job=job, key=key)
-            record.outcome = configured.plural(number, 'object')
-        if not number and key is not None:
+    def act(self, session: Session) -> int:
+        from distperiodic.operator import dead_objects
+        parsed, store = session.parsed, session.store
+        which = dead_objects.DeadFilter(
+            configured.job_of(parsed), parsed.objects,
+            None if parsed.since is None else parsed.since.before(
+                store.now()), parsed.error)
+        if parsed.all is not (which._replace(job=None)
+                              == dead_objects.DeadFilter()):
             raise exceptions.ConfigError(
-                f'object {key!r} is not dead, so nothing was changed; to list '
-                'the dead objects: distperiodic dead list')
-        session.print(f'requeued {configured.plural(number, "object")}')
+                'give either --object, --since or --error, or --all')
+        if parsed.dry_run:
+            bulk.preview(
+                session, 'requeue', 'object', dead_objects.number(
+                    store, which), (
+                    f'{dead.job} {dead.object}: tick '
+                    f'{configured.moment(dead.tick)}: '
+                    f'{configured.one_line(dead.error)}'
+                    for dead in dead_objects.first(store, which, bulk.SHOWN)))
+            return configured.FINE
+        result = dead_objects.requeue(store, which, session.actor)
+        if result.matched:
+            return bulk.report(session, 'requeued', result)
+        if parsed.objects and len(parsed.objects) == 1:
+            raise exceptions.ConfigError(
+                f'object {parsed.objects[0]!r} is not dead'
+                + (', or its failure is another one'
+                   if parsed.since or parsed.error else '')
+                + ', so nothing was changed; to list the dead objects: '
+                'distperiodic dead list')
+        session.print('no such object is dead: requeued 0 objects')
+        return configured.FINE

@@ -1,42 +1,155 @@
 # SPDX-License-Identifier: Apache-2.0
 """``distperiodic task list|cancel|retry``: list tasks, and control them."""
 
+import abc
 import argparse
-from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
+from distperiodic.cmd import bulk
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd.session import RecordedCommand
 from distperiodic.cmd.session import Session
+from distperiodic.core.task import TaskFilter
 from distperiodic.core.workflow import Status
 from distperiodic.operator.lists import task_list
 
-# Number of stuck tasks that are read at a time.
-_PAGE = 500
+if TYPE_CHECKING:
+    from distperiodic.operator.bulk import BulkResult
 
 
 class TaskList(task_list.Tasks, display.List):
     for_people = ('table',)
 
 
-class TaskCancel(RecordedCommand):
-    """Cancel a task, and roll back the steps that it has done.
+class _TasksAction(RecordedCommand):
+    """Base class of commands on one task, or on many."""
+
+    #: Verb of the command.
+    verb = ''
+    #: True if the command may select tasks without a status.
+    any_status = False
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
+        parser.add_argument(
+            'tasks', metavar='ID', nargs='*', help='id of a task')
+        self.add_status(task_list.add_conditions(parser, self.verb))
+        bulk.add_dry_run(parser)
+
+    def add_status(
+            self, group: 'argparse._MutuallyExclusiveGroup') -> None:
+        """Add further options that select tasks by their status."""
+
+    def act(self, session: Session) -> int:
+        parsed = session.parsed
+        which = self._which(session)
+        if parsed.dry_run:
+            self._preview(session, which)
+            return configured.FINE
+        if len(parsed.tasks) == 1:
+            self.change_one(session, parsed.tasks[0])
+            return configured.FINE
+        result = self.change(session, which)
+        if not result.matched:
+            if parsed.queue is not None:
+                # This raises an error if the queue does not exist.
+                session.client.queues(parsed.queue)
+            session.print(f'no such task can be {self.past}; nothing was '
+                          'changed')
+            return configured.FINE
+        return bulk.report(session, self.past, result)
+
+    @property
+    def past(self) -> str:
+        """Past participle of the verb."""
+        return {'cancel': 'cancelled', 'retry': 'retried'}[self.verb]
+
+    def _which(self, session: Session) -> TaskFilter:
+        """Return the filter that the command line gives.
+
+        :raises ConfigError: it gives none, or ids as well as a filter.
+        """
+        parsed = session.parsed
+        given = [one for one in (parsed.status, parsed.type, parsed.queue)
+                 if one is not None]
+        if bool(parsed.tasks) is bool(given) or (
+                given and parsed.status is None and not self.any_status):
+            raise exceptions.ConfigError(
+                'give either the ids of tasks, or '
+                + ('--status, --type or --queue' if self.any_status else
+                   '--status or --all-stuck, which --type and --queue may '
+                   'limit')
+                + '; to list tasks: distperiodic task list')
+        if parsed.tasks:
+            return TaskFilter(ids=parsed.tasks)
+        return self.selected(parsed.status, parsed.type, parsed.queue)
+
+    def _preview(self, session: Session, which: TaskFilter) -> None:
+        from distperiodic.operator import bulk_tasks
+        if which.ids is not None:
+            which = which._replace(statuses=self.possible())
+        bulk.preview(
+            session, self.verb, 'task',
+            bulk_tasks.number(session.store, which), (
+                f'{task.id} {task.type}: {task.status.replace("_", " ")}'
+                + (f': {configured.one_line(task.message)}'
+                   if task.message else '')
+                for task in bulk_tasks.first(
+                    session.store, which, bulk.SHOWN)))
+
+    @abc.abstractmethod
+    def possible(self) -> Sequence[Status]:
+        """Return the statuses of the tasks that the command can change."""
+
+    @abc.abstractmethod
+    def selected(self, status: str | None, type_: str | None,
+                 queue: str | None) -> TaskFilter:
+        """Return the filter of the tasks to change.
+
+        :raises ConfigError: the command cannot change such tasks.
+        """
+
+    @abc.abstractmethod
+    def change(self, session: Session, which: TaskFilter) -> 'BulkResult':
+        """Change the tasks that *which* selects."""
+
+    @abc.abstractmethod
+    def change_one(self, session: Session, task: str) -> None:
+        """Change a task, and print its new status."""
+
+
+class TaskCancel(_TasksAction):
+    """Cancel tasks, and roll back the steps that they have done.
 
     A task that has not started is cancelled at once. A task that runs is
     rolled back after its current step, or at once if this step does not run
     now. If the rollback of a step is stuck, it is given up, and the steps
-    before that step are rolled back.
+    before that step are rolled back. Exit code 1: a task was not cancelled.
     """
 
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        super().add_options(parser)
-        parser.add_argument('task', metavar='ID', help='id of the task')
+    verb = 'cancel'
+    any_status = True
 
-    def act(self, session: Session) -> None:
-        task, client = session.parsed.task, session.client
+    def possible(self) -> Sequence[Status]:
+        from distperiodic.operator import bulk_tasks
+        return bulk_tasks.CANCELLABLE
+
+    def selected(self, status: str | None, type_: str | None,
+                 queue: str | None) -> TaskFilter:
+        from distperiodic.operator import bulk_tasks
+        return bulk_tasks.to_cancel(status, type_, queue)
+
+    def change(self, session: Session, which: TaskFilter) -> 'BulkResult':
+        from distperiodic.operator import bulk_tasks
+        return bulk_tasks.cancel(
+            session.store, session.client, which, session.actor)
+
+    def change_one(self, session: Session, task: str) -> None:
         with session.recorded(task) as record:
-            status = client.cancel(task, session.actor.why)
+            status = session.client.cancel(task, session.actor.why)
             record.outcome = f'it is {status.replace("_", " ")}'
         session.print(f'{_CANCELLED[status]} {task}{_LATER[status]}')
 
@@ -51,7 +164,7 @@ _LATER = {
     Status.ROLLING_BACK: '; it is rolling back'}
 
 
-class TaskRetry(RecordedCommand):
+class TaskRetry(_TasksAction):
     """Continue tasks that are stuck, have failed or were cancelled.
 
     A task that has failed or was cancelled starts again from its first step.
@@ -59,19 +172,10 @@ class TaskRetry(RecordedCommand):
     option gives the other direction. Exit code 1: a task was not retried.
     """
 
+    verb = 'retry'
+
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         super().add_options(parser)
-        parser.add_argument(
-            'tasks', metavar='ID', nargs='*', help='id of a task')
-        parser.add_argument(
-            '--all-stuck', action='store_true',
-            help='retry all stuck tasks, or those that the following options '
-                 'select')
-        parser.add_argument(
-            '--type', metavar='TYPE', help='only stuck tasks of this type')
-        parser.add_argument(
-            '--queue', metavar='QUEUE',
-            help='only stuck tasks of this ordered queue')
         which = parser.add_mutually_exclusive_group()
         which.add_argument(
             '--forward', dest='back', action='store_const', const=False,
@@ -80,46 +184,28 @@ class TaskRetry(RecordedCommand):
             '--back', dest='back', action='store_const', const=True,
             help='roll back the stuck step, and then the steps before it')
 
-    def act(self, session: Session) -> int:
-        code = configured.FINE
-        some = list(self._tasks(session))
-        for task in some:
-            try:
-                self._retry(session, task)
-            except exceptions.DistperiodicError as exc:
-                if len(some) == 1:
-                    raise
-                code = configured.FINDING
-                session.print(f'not retried: {configured.one_line(exc)}')
-        if not some:
-            session.print('no task is stuck')
-        return code
+    def add_status(
+            self, group: 'argparse._MutuallyExclusiveGroup') -> None:
+        group.add_argument(
+            '--all-stuck', dest='status', action='store_const',
+            const=Status.STUCK.value, help='the same as --stuck')
 
-    def _tasks(self, session: Session) -> Iterator[str]:
-        """Yield the ids of the tasks that the command line selects.
+    def possible(self) -> Sequence[Status]:
+        from distperiodic.operator import bulk_tasks
+        return bulk_tasks.RETRIABLE
 
-        :raises ConfigError: it selects none, or in two ways.
-        """
-        parsed, client = session.parsed, session.client
-        if bool(parsed.tasks) is parsed.all_stuck or (
-                not parsed.all_stuck and (parsed.type or parsed.queue)):
-            raise exceptions.ConfigError(
-                'give either the ids of tasks, or --all-stuck, which --type '
-                'and --queue may limit; to list stuck tasks: distperiodic '
-                'task list --stuck')
-        yield from parsed.tasks
-        after = None
-        while parsed.all_stuck:
-            page = client.list(
-                Status.STUCK.value, type=parsed.type, queue=parsed.queue,
-                limit=_PAGE, after=after)
-            for task in page:
-                after = task.id
-                yield after
-            if len(page) < _PAGE:
-                break
+    def selected(self, status: str | None, type_: str | None,
+                 queue: str | None) -> TaskFilter:
+        from distperiodic.operator import bulk_tasks
+        assert status is not None
+        return bulk_tasks.to_retry(status, type_, queue)
 
-    def _retry(self, session: Session, task: str) -> None:
+    def change(self, session: Session, which: TaskFilter) -> 'BulkResult':
+        from distperiodic.operator import bulk_tasks
+        return bulk_tasks.retry(session.store, session.client, which,
+                                session.actor, session.parsed.back)
+
+    def change_one(self, session: Session, task: str) -> None:
         back = session.parsed.back
         with session.recorded(task, back=back) as record:
             status = session.client.retry(task, back)

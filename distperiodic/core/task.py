@@ -178,6 +178,18 @@ class Queue:
     halted_by: str | None
 
 
+class TaskFilter(NamedTuple):
+    """The tasks that a command selects. They meet all conditions."""
+
+    statuses: Sequence[Status] = tuple(Status)
+    #: None selects all types.
+    type: str | None = None
+    #: None selects the tasks of all queues, and those without a queue.
+    queue: str | None = None
+    #: Ids of the tasks. None selects all tasks.
+    ids: Sequence[str] | None = None
+
+
 class TaskPage(NamedTuple):
     """The tasks of one page of a list. None selects all tasks."""
 

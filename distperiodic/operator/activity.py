@@ -161,7 +161,8 @@ class Unserved(NamedTuple):
 
 
 def failing(store: GroupReader, *, job: str | None = None,
-            key: str | None = None,
+            key: str | None = None, since: int | None = None,
+            error: str | None = None,
             limit: int, tracebacks: bool = False) -> list[Failing]:
     """Return the objects that have failed for good, those of the newest
     ticks first.
@@ -171,6 +172,9 @@ def failing(store: GroupReader, *, job: str | None = None,
 
     :param job: Name of the job. None means all jobs.
     :param key: Id of the object. None means all objects.
+    :param since: First instant of the last failure, in microseconds. None
+        means any instant.
+    :param error: Text that the last error contains. None means any error.
     :param limit: Maximum number of objects to return.
     :param tracebacks: True returns tracebacks; each may be long.
     :raises ConfigError: the store has no such job.
@@ -196,6 +200,11 @@ def failing(store: GroupReader, *, job: str | None = None,
                _claim.c.since.is_not(None))
         .group_by(newest.c.job, newest.c.object, _claim.c.state)
         .subquery())
+    last = []
+    if since is not None:
+        last.append(_failure.c.at >= since)
+    if error is not None:
+        last.append(store.dialect.contains(_failure.c.error, error))
     return [Failing(
         names[row.job], row.object, row.runs, row.first, row.at, row.tick,
         row.attempt, row.worker or '', row.error, row.traceback or '',
@@ -207,6 +216,7 @@ def failing(store: GroupReader, *, job: str | None = None,
                 (_failure.c.traceback if tracebacks else
                  sa.literal('')).label('traceback'))
             .join(_failure, _failure.c.id == series.c.last)
+            .where(*last)
             .order_by(_failure.c.tick.desc(), series.c.job,
                       series.c.object)
             .limit(limit))]

@@ -21,24 +21,18 @@ from distperiodic.adapters.sql.pruning import prune_steps
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.adapters.sql.transaction import Transactions
 from distperiodic.core import wording
-from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import OPEN
-from distperiodic.core.claim import Claim
-from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 from distperiodic.core.claim_request import ClaimRequest
 from distperiodic.core.claim_request import NewLease
 from distperiodic.core.pruning import Ages
+from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import GroupStore
 
 _claim = tables.claim
 _job = tables.job
 
-_DEAD = MOVES[Move.REQUEUE][0]
-
-# Number of rows that are read and changed together, and number of claims in a
-# triggered lease. Both limits keep transactions short.
-_AT_A_TIME = 1000
+# Number of claims in a triggered lease. The limit keeps transactions short.
 _IN_A_LEASE = 500
 
 
@@ -67,54 +61,6 @@ def prune(store: GroupStore, ages: Ages) -> collections.Counter[str]:
     for step in prune_steps(store.database, store.namespace, ages):
         deleted[step.kind] += step.rows
     return deleted
-
-
-def requeue(store: GroupStore, *, job: str | None, key: str | None) -> int:
-    """Requeue dead claims.
-
-    Each object runs again for the tick of its dead claim, from the first
-    attempt. Objects that were claimed for a later tick, or that are no
-    longer listed, are left out.
-
-    :param job: Name of the job. None means all jobs.
-    :param key: Id of the object. None means all objects.
-    :returns: Number of requeued claims.
-    :raises ConfigError: the store has no such job.
-    """
-    return sum(_requeue_of(store, number, key)
-               for number in store.names(job))
-
-
-def _requeue_of(store: GroupStore, number: int, key: str | None) -> int:
-    dead = [_claim.c.job == number, _claim.c.state.in_(_DEAD),
-            _claim.c.since.is_not(None)]
-    if key is not None:
-        dead.append(_claim.c.object == key)
-    requeued = 0
-    for found in _chunks(store, dead, _AT_A_TIME):
-        by_tick: dict[int, list[str]] = {}
-        for row in found:
-            by_tick.setdefault(row.tick, []).append(row.object)
-        for tick, keys in by_tick.items():
-            requeued += _requeue(store, number, tick, keys)
-    return requeued
-
-
-def _requeue(store: GroupStore, number: int, tick: int,
-             keys: list[str]) -> int:
-    name = uuid.uuid4().hex
-
-    def work(tx: Transaction) -> int:
-        back: dict[str, Claim] = {}
-        tx.move(tx.sql.requeue, number, keys, back,
-                {'of_tick': tick, 'into': name})
-        if back:
-            sql_history.count(tx, number, tick, '', dead=-len(back))
-            tx.make(NewLease(name, '', 0.0), State.CLAIMED, number, tick,
-                    list(back))
-        return len(back)
-    return Transactions(store.database).write_once(
-        work, lambda tx: len(tx.standing(number, keys, name)))
 
 
 def pause(store: GroupStore, job: str, *, by: str, why: str) -> None:
@@ -168,7 +114,7 @@ def trigger(store: GroupStore, job: str, *, key: str | None) -> Triggered:
     listed = [_claim.c.job == number, _claim.c.since.is_not(None)]
     for keys in [[key]] if key is not None else (
             [row.object for row in found]
-            for found in _chunks(store, listed, _IN_A_LEASE)):
+            for found in claims_in_chunks(store, listed, _IN_A_LEASE)):
         some = _trigger(store, job, number, tick, keys)
         total = Triggered(tick, total.objects + some.objects,
                           total.busy + some.busy,
@@ -204,8 +150,9 @@ def _trigger(store: GroupStore, job: str, number: int, tick: int,
     return Transactions(store.database).write_once(work, again)
 
 
-def _chunks(store: GroupStore, which: list[sa.ColumnElement[bool]],
-            size: int) -> Iterator[Sequence[Any]]:
+def claims_in_chunks(
+        store: GroupReader, which: list[sa.ColumnElement[bool]],
+        size: int) -> Iterator[Sequence[Any]]:
     """Yield the objects and ticks of some claims, in chunks.
 
     :param which: Conditions on the claims.

@@ -59,6 +59,9 @@ class ActionRecord:
         self._once = bool(actor.action)
         #: Text about the changes that the action made.
         self.outcome = 'done'
+        #: Text about the changes that an action made before its error. Empty
+        #: means that it made none.
+        self.before_error = ''
         self.arguments = dict(arguments or {})
         self._values = {
             'id': self.id, 'space': namespace,
@@ -123,7 +126,8 @@ def recorded(store: GroupStore, actor: Actor, verb: str, target: str,
     try:
         yield record
     except exceptions.DistperiodicError as exc:
-        record.outcome = f'not done: {" ".join(str(exc).split())}'
+        record.outcome = (f'{record.before_error or "not done"}: '
+                          f'{" ".join(str(exc).split())}')
         with contextlib.suppress(exceptions.StoreUnavailable):
             # If the outcome cannot be written, the record has no outcome, and
             # the error of the body is raised.

@@ -305,10 +305,12 @@ def test_only_dead_objects_are_put_back(place_of_sqlite):
         assert re.search(f'{key!r} .*; .*distperiodic dead list', place.refuse(
             'dead', 'requeue', '--job', 'poll', '--object', key))
     assert numbers(place.ask('dead', 'requeue', '--all')) == [0]
+    assert numbers(place.ask('dead', 'requeue', '--error', 'ill')) == [0]
     assert place.tell('dead', 'list') == (0, [])
     assert place.above('dead', 'list')
     assert place.rows(tables.lease) == 0
-    assert '--object --all' in place.refuse('dead', 'requeue')
+    for argv in [], ['--all', '--object', 'b'], ['--all', '--since', '1h']:
+        assert '--all' in place.refuse('dead', 'requeue', *argv)
     assert re.search("'x' .*; .*'poll'", place.refuse(
         'dead', 'requeue', '--job', 'x', '--all'))
 
@@ -318,7 +320,7 @@ def test_thousands_are_put_back_in_small_steps(place_of_sqlite):
     objects = [f'object-{n:04}' for n in range(2500)]
     place.run('poll', place.now, *objects, dead=objects)
 
-    assert numbers(place.ask('dead', 'requeue', '--all')) == [2500]
+    assert numbers(place.ask('dead', 'requeue', '--all')) == [2500, 2500]
     assert place.rows(tables.lease) == 3
 
 

@@ -20,6 +20,8 @@ from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.pruning import Ages
 from distperiodic.core.workflow import CODES
 from distperiodic.operator import admin
+from distperiodic.operator import dead_objects
+from distperiodic.operator.auditing import Actor
 from distperiodic.operator.group_reader import GroupStore
 from tests.oracle.tasks import Row
 from tests.simulation import sqlite
@@ -252,7 +254,8 @@ class Operator:
 
     def requeue(self):
         self._stores.requeues.append(self._stores._world.now)
-        self._try(admin.requeue, job=None, key=None)
+        self._try(dead_objects.requeue, dead_objects.DeadFilter(),
+                  Actor('somebody', 'a host'))
 
     def prune(self):
         self._try(admin.prune, Ages(history=0.01, dead=0.01))

@@ -181,14 +181,23 @@ class Tasks:
             'cancel', 'cancel', 'retry', 'retry', 'retry', 'halt', 'resume',
             'resume'])
         if what == 'cancel':
-            self._ask(task, what, self._store.cancel, 'somebody')
+            self._ask(task, what, self._change(self._store.cancel), 'somebody')
         elif what == 'retry':
-            self._ask(task, what, self._store.retry,
+            self._ask(task, what, self._change(self._store.retry),
                       random.choice([None, None, True, False]))
         elif what == 'halt':
             self._ask(random.choice(_QUEUES), what, self._store.halt, '')
         else:
             self._ask(random.choice(_QUEUES), what, self._store.resume)
+
+    @staticmethod
+    def _change(call):
+        def change(task, *arguments):
+            [answer] = call([task], *arguments).values()
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        return change
 
     def _ask(self, of, what, call, *arguments):
         try:

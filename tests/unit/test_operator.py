@@ -12,6 +12,9 @@ from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.operator import activity
 from distperiodic.operator import admin
 from distperiodic.operator import auditing
+from distperiodic.operator import bulk
+from distperiodic.operator import bulk_tasks
+from distperiodic.operator import dead_objects
 from distperiodic.operator import health_queries
 from distperiodic.operator import members
 from distperiodic.operator import partitions
@@ -23,12 +26,13 @@ from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import GroupStore
 
 _MODULES = (
-    activity, admin, auditing, health_queries, members, partitions,
-    queries, task_pools, task_queries, waiting)
+    activity, admin, auditing, bulk, bulk_tasks, dead_objects, health_queries,
+    members, partitions, queries, task_pools, task_queries, waiting)
 # The commands. All other public functions of these modules are queries.
 _COMMANDS = {
-    admin.pause, admin.prune, admin.requeue, admin.resume, admin.trigger,
-    auditing.recorded, members.request_answers, partitions.promote,
+    admin.pause, admin.prune, admin.resume, admin.trigger,
+    auditing.recorded, bulk.recorded, bulk_tasks.cancel, bulk_tasks.retry,
+    dead_objects.requeue, members.request_answers, partitions.promote,
     task_pools.reset}
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queries that read the tasks and ordered queues of one group."""
 
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from distperiodic.core.task import Command
 from distperiodic.core.task import Queue
 from distperiodic.core.task import Step
 from distperiodic.core.task import Task
+from distperiodic.core.task import TaskFilter
 from distperiodic.core.task import TaskPage
 from distperiodic.core.task import command_of
 from distperiodic.core.task import moment
@@ -52,35 +54,106 @@ def page(connection: sa.Connection, namespace: str,
 
     :raises UnknownTask: No task has the id ``page.after``.
     """
-    conditions = [_task.c.space == namespace]
-    if page.type is not None:
-        conditions.append(_task.c.type == page.type)
-    if page.queue is not None:
-        conditions.append(_task.c.queue == page.queue)
+    after = None
     if page.after is not None:
         created = connection.scalar(sa.select(_task.c.created).where(
             _task.c.space == namespace, _task.c.id == page.after))
         if created is None:
             raise unknown(namespace, page.after)
+        after = created, page.after
+    return selected(connection, namespace, TaskFilter(
+        tuple(Status) if page.status is None else (page.status,),
+        page.type, page.queue), page.limit, after)
+
+
+def selected(connection: sa.Connection, namespace: str, which: TaskFilter,
+             limit: int, after: tuple[int, str] | None = None) -> list[Task]:
+    """Return the first tasks that *which* selects, in the order of their
+    submission.
+
+    :param after: Time and id of a task. Only tasks that were submitted later
+        are returned. None means all tasks.
+    """
+    return [task_of(task_rows.TaskRow(row), None) for row in _first(
+        connection, namespace, which, limit, after, _task,
+        _unbegun(_task, namespace).label('unbegun'))]
+
+
+def keys(connection: sa.Connection, namespace: str, which: TaskFilter,
+         limit: int, after: tuple[int, str] | None, until: int
+         ) -> list[tuple[int, str]]:
+    """Return the times and ids of the tasks that :func:`selected` returns.
+
+    :param until: Only tasks that were submitted at this instant or earlier,
+        in microseconds.
+    """
+    return [(row.created, row.id) for row in _first(
+        connection, namespace, which, limit, after, _task.c.created,
+        _task.c.id, until=until)]
+
+
+def number(connection: sa.Connection, namespace: str,
+           which: TaskFilter) -> int:
+    """Return the number of tasks that *which* selects."""
+    return sum(
+        connection.scalar(sa.select(sa.func.count()).select_from(_task).where(
+            *_conditions(namespace, which), one)) or 0
+        for one in _of_statuses(namespace, which.statuses))
+
+
+def _first(connection: sa.Connection, namespace: str, which: TaskFilter,
+           limit: int, after: tuple[int, str] | None, *columns: Any,
+           until: int | None = None) -> Sequence[Any]:
+    """Return *columns* of the first tasks, in the order of their submission.
+    """
+    conditions = _conditions(namespace, which)
+    if after is not None:
+        created, last = after
         conditions.extend([_task.c.created >= created, sa.or_(
-            _task.c.created > created, _task.c.id > page.after)])
-    unbegun = _unbegun(_task, namespace)
-    kinds = {Status.WAITING: [_task.c.status == Status.WAITING, unbegun],
-             Status.RUNNING: [sa.and_(
-                 _task.c.status == Status.RUNNING, ~unbegun)]}
+            _task.c.created > created, _task.c.id > last)])
+    if until is not None:
+        conditions.append(_task.c.created <= until)
     # In each index the status precedes the time. So the tasks of one status
     # are read in the order of the index, and only up to the limit.
     ids = sa.union_all(*(
         sa.select(sa.select(_task.c.id).where(*conditions, one).order_by(
-            _task.c.created, _task.c.id).limit(page.limit).subquery().c.id)
-        for one in ([_task.c.status == one for one in Status]
-                    if page.status is None else kinds.get(
-                        page.status, [_task.c.status == page.status]))))
-    return [task_of(
-        task_rows.TaskRow(row), None) for row in connection.execute(
-        sa.select(_task, unbegun.label('unbegun')).where(
+            _task.c.created, _task.c.id).limit(limit).subquery().c.id)
+        for one in _of_statuses(namespace, which.statuses)))
+    return connection.execute(
+        sa.select(*columns).where(
             _task.c.id.in_(sa.select(ids.subquery().c.id)))
-        .order_by(_task.c.created, _task.c.id).limit(page.limit))]
+        .order_by(_task.c.created, _task.c.id).limit(limit)).all()
+
+
+def _conditions(namespace: str, which: TaskFilter
+                ) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions of *which*, except those on the status."""
+    conditions = [_task.c.space == namespace]
+    if which.type is not None:
+        conditions.append(_task.c.type == which.type)
+    if which.queue is not None:
+        conditions.append(_task.c.queue == which.queue)
+    if which.ids is not None:
+        conditions.append(_task.c.id.in_(which.ids))
+    return conditions
+
+
+def _of_statuses(namespace: str, statuses: Sequence[Status]
+                 ) -> list[sa.ColumnElement[bool]]:
+    """Return conditions, each of which an index supports.
+
+    Each task with one of *statuses* meets exactly one of them.
+    """
+    unbegun = _unbegun(_task, namespace)
+    found = []
+    for status in statuses:
+        condition = _task.c.status == status
+        if status is Status.WAITING and Status.RUNNING not in statuses:
+            found.append(unbegun)
+        elif status is Status.RUNNING and Status.WAITING not in statuses:
+            condition = sa.and_(condition, ~unbegun)
+        found.append(condition)
+    return found
 
 
 def queues(connection: sa.Connection, namespace: str,

@@ -2,6 +2,7 @@
 """The tasks and ordered queues of one group, for the clients of tasks."""
 
 import itertools
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 from typing import TypeVar
@@ -11,6 +12,7 @@ from oslo_db import exception as db_exception
 from sqlalchemy import exc as sa_exception
 
 from distperiodic import exceptions
+from distperiodic import ports
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.sql import claiming
 from distperiodic.adapters.sql import schema
@@ -118,38 +120,72 @@ class SqlTaskStore:
 
     # -- control
 
-    def cancel(self, task: str, by: str) -> Status:
-        def work(tx: Transaction) -> Status:
-            # Lock the rows in the order in which a claim locks them.
-            waits = tx.connection.execute(sa.select(_ready.c.task).where(
-                _ready.c.task == task).with_for_update()).one_or_none()
-            found = self._locked(tx, task)
-            position = found.position
-            if position.status in workflow.ENDED:
-                raise exceptions.InvalidTask(
-                    f'task {task!r} has ended: it {_past(position.status)}; '
-                    'nothing is left to cancel')
-            queued = (waits is None and position.status is Status.WAITING)
-            tx.connection.execute(sa.update(_task).where(
-                _task.c.id == task).values(
-                    cancelled_by=by[:tables.LONGEST_REASON]))
-            following = workflow.cancel(
-                found.definition, position,
-                started=waits is None and not queued)
-            if following is None and not position.back:
-                began = self._withdraw(tx, found)
-                if began is not None:
-                    following = workflow.roll_back(
-                        found.definition, position,
-                        position.step if began else position.step - 1, True)
-            if following is None:
-                return position.status
-            if waits is not None:
-                tx.connection.execute(
-                    sa.delete(_ready).where(_ready.c.task == task))
-            self._move(tx, found, following)
-            return following.status
+    def cancel(self, tasks: Sequence[str], by: str) -> ports.TaskAnswers:
+        return self._each(tasks, lambda tx, task, before: self._cancel(
+            tx, task, by[:tables.LONGEST_REASON], before))
+
+    def retry(self, tasks: Sequence[str], back: bool | None
+              ) -> ports.TaskAnswers:
+        return self._each(tasks, lambda tx, task, before: self._retry(
+            tx, task, back, before))
+
+    def _each(self, tasks: Sequence[str],
+              change: Callable[[Transaction, str, Status | None], Status]
+              ) -> ports.TaskAnswers:
+        """Change tasks in one transaction.
+
+        :param change: Changes a task. Its third argument is the new status of
+            the task in an earlier try of the transaction, which may have been
+            committed although its answer was lost. None means no such try. If
+            *change* raises an error about the task, it has written nothing.
+        """
+        earlier: dict[str, Status] = {}
+
+        def work(tx: Transaction) -> ports.TaskAnswers:
+            answers: ports.TaskAnswers = {}
+            # Transactions that change several tasks lock them in one order.
+            for task in sorted(set(tasks)):
+                try:
+                    answers[task] = earlier[task] = change(
+                        tx, task, earlier.get(task))
+                except (exceptions.InvalidTask,
+                        exceptions.UnknownTask) as exc:
+                    answers[task] = exc
+            return {task: answers[task] for task in tasks}
         return self._run(work)
+
+    def _cancel(self, tx: Transaction, task: str, by: str,
+                earlier: Status | None) -> Status:
+        # Lock the rows in the order in which a claim locks them.
+        waits = tx.connection.execute(sa.select(_ready.c.task).where(
+            _ready.c.task == task).with_for_update()).one_or_none()
+        found = self._locked(tx, task)
+        position = found.position
+        if earlier is not None and found.row.cancelled_by == by:
+            return position.status
+        if position.status in workflow.ENDED:
+            raise exceptions.InvalidTask(
+                f'task {task!r} has ended: it {_past(position.status)}; '
+                'nothing is left to cancel')
+        queued = (waits is None and position.status is Status.WAITING)
+        tx.connection.execute(sa.update(_task).where(
+            _task.c.id == task).values(cancelled_by=by))
+        following = workflow.cancel(
+            found.definition, position,
+            started=waits is None and not queued)
+        if following is None and not position.back:
+            began = self._withdraw(tx, found)
+            if began is not None:
+                following = workflow.roll_back(
+                    found.definition, position,
+                    position.step if began else position.step - 1, True)
+        if following is None:
+            return position.status
+        if waits is not None:
+            tx.connection.execute(
+                sa.delete(_ready).where(_ready.c.task == task))
+        self._move(tx, found, following)
+        return following.status
 
     def _withdraw(self, tx: Transaction,
                   task: task_rows.TaskRow) -> bool | None:
@@ -179,35 +215,36 @@ class SqlTaskStore:
         # number above 1 means that an earlier attempt may have begun.
         return claim.state is State.RETRY or claim.attempt > 1
 
-    def retry(self, task: str, back: bool | None) -> Status:
-        def work(tx: Transaction) -> Status:
-            found = self._locked(tx, task)
-            before = found.position
-            following = workflow.retry(found.definition, before, back)
-            if following is None:
-                raise exceptions.InvalidTask(
-                    f'task {task!r} cannot be retried: it '
-                    f'{_past(before.status)}; only a task that is stuck, or '
-                    'has failed or was cancelled, can be, and only a stuck '
-                    'task can be rolled back')
-            if following.back:
-                found.records.pop(task_rows.record_key(following), None)
-            else:
-                # The effects of the steps that run again were undone, so
-                # commands must not see their results.
-                found.forget(following.step)
-                tx.connection.execute(sa.update(_task).where(
-                    _task.c.id == task).values(
-                        cancelled_by=None, ended=None))
-                if before.back:
-                    # Give the steps that run again new idempotency keys: a
-                    # receiver that remembers the keys of the undone effects
-                    # would ignore calls with the same keys.
-                    found.records.setdefault(task_rows.WHOLE, {})[
-                        'restarts'] = found.restarts + 1
-            self._move(tx, found, following, '')
-            return following.status
-        return self._run(work)
+    def _retry(self, tx: Transaction, task: str, back: bool | None,
+               earlier: Status | None) -> Status:
+        found = self._locked(tx, task)
+        before = found.position
+        following = workflow.retry(found.definition, before, back)
+        if following is None and earlier is not None:
+            return before.status
+        if following is None:
+            raise exceptions.InvalidTask(
+                f'task {task!r} cannot be retried: it '
+                f'{_past(before.status)}; only a task that is stuck, or '
+                'has failed or was cancelled, can be, and only a stuck '
+                'task can be rolled back')
+        if following.back:
+            found.records.pop(task_rows.record_key(following), None)
+        else:
+            # The effects of the steps that run again were undone, so commands
+            # must not see their results.
+            found.forget(following.step)
+            tx.connection.execute(sa.update(_task).where(
+                _task.c.id == task).values(
+                    cancelled_by=None, ended=None))
+            if before.back:
+                # Give the steps that run again new idempotency keys: a
+                # receiver that remembers the keys of the undone effects would
+                # ignore calls with the same keys.
+                found.records.setdefault(task_rows.WHOLE, {})[
+                    'restarts'] = found.restarts + 1
+        self._move(tx, found, following, '')
+        return following.status
 
     def resume(self, queue: str) -> bool:
         return self._set_queue(queue, halted=None, halted_why=None,

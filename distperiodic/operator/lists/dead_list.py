@@ -15,6 +15,20 @@ if TYPE_CHECKING:
     from distperiodic.operator.activity import Failing
 
 
+def add_conditions(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the options that select objects by their last failure.
+
+    :param what: Effect of the options, for their help.
+    """
+    parser.add_argument(
+        '--since', type=filters.since, metavar='WHEN',
+        help=f'{what} that failed after this time: a length of time before '
+             'now, such as 24h, or an instant (UTC)')
+    parser.add_argument(
+        '--error', metavar='TEXT',
+        help=f'{what} whose error contains this text, in the same case')
+
+
 class DeadObjects(cells.DeclaredList['Failing']):
     """Show the objects that failed for good and have not succeeded since.
 
@@ -30,6 +44,7 @@ class DeadObjects(cells.DeclaredList['Failing']):
         filters.add_job(parser)
         parser.add_argument(
             '--object', metavar='OBJECT', help='show only this object')
+        add_conditions(parser, 'show only objects')
         parser.add_argument(
             '--traceback', action='store_true',
             help='also show the traceback of the error')
@@ -42,7 +57,9 @@ class DeadObjects(cells.DeclaredList['Failing']):
         job = filters.job_of(parsed)
         found = activity.failing(
             sources.store, job=job, limit=parsed.limit, key=parsed.object,
-            tracebacks=parsed.traceback)
+            since=None if parsed.since is None else parsed.since.before(
+                sources.store.now()),
+            error=parsed.error, tracebacks=parsed.traceback)
         role_of = member_rows.roles(members.members(sources.store))
         columns: dict[str, Callable[[Failing], object]] = {
             'Job': lambda dead: dead.job,
@@ -59,8 +76,12 @@ class DeadObjects(cells.DeclaredList['Failing']):
             columns['Traceback'] = lambda dead: cells.Lines(dead.traceback)
         self.columns = columns
         self.empty = (
-            'No object has failed without a later success.'
+            'No object has failed without a later success'
             if parsed.object is None else
             f'Object {parsed.object!r} has not failed without a later '
-            'success.')
+            'success') + ''.join(
+            f' {words}' for words, given in (
+                (parsed.since and parsed.since.phrase, parsed.since),
+                (f'with {parsed.error!r} in its error', parsed.error))
+            if given) + '.'
         return found

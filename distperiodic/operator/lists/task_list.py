@@ -12,6 +12,29 @@ from distperiodic.operator import filters
 from distperiodic.operator.sources import Sources
 
 
+def add_conditions(parser: argparse.ArgumentParser,
+                   what: str) -> 'argparse._MutuallyExclusiveGroup':
+    """Add the options that select tasks.
+
+    :param what: Effect of the options, for their help.
+    :returns: the group of the options that select a status.
+    """
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        '--status', metavar='STATUS',
+        help=f'{what} only tasks with this status: {", ".join(Status)}')
+    which.add_argument(
+        '--stuck', dest='status', action='store_const',
+        const=Status.STUCK.value,
+        help=f'{what} only stuck tasks, which need an operator')
+    parser.add_argument(
+        '--type', metavar='TYPE', help=f'{what} only tasks of this type')
+    parser.add_argument(
+        '--queue', metavar='QUEUE',
+        help=f'{what} only tasks of this ordered queue')
+    return which
+
+
 class Tasks(cells.DeclaredList[Task]):
     """Show tasks, in the order in which they were submitted.
 
@@ -40,20 +63,7 @@ class Tasks(cells.DeclaredList[Task]):
         'Message': lambda task: wording.one_line(task.message or '')}
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        which = parser.add_mutually_exclusive_group()
-        which.add_argument(
-            '--status', metavar='STATUS',
-            help='show only tasks with this status: '
-                 f'{", ".join(Status)}')
-        which.add_argument(
-            '--stuck', dest='status', action='store_const',
-            const=Status.STUCK.value,
-            help='show only stuck tasks, which need an operator')
-        parser.add_argument(
-            '--type', metavar='TYPE', help='show only tasks of this type')
-        parser.add_argument(
-            '--queue', metavar='QUEUE',
-            help='show only tasks of this ordered queue')
+        add_conditions(parser, 'show')
         filters.add_limit(parser, 'tasks')
         parser.add_argument(
             '--after', metavar='ID',

@@ -334,6 +334,12 @@ class Dialect:
         """Return the value to bind as the parameter ``keys``."""
         raise NotImplementedError
 
+    @staticmethod
+    def contains(column: sa.ColumnElement[str], text: str
+                 ) -> sa.ColumnElement[bool]:
+        """Return the condition that *column* contains exactly *text*."""
+        return sa.func.instr(column, text) > 0
+
     def prefer_index(self, query: Any, table: sa.Table, index: str) -> Any:
         """Return *query* with a hint to read *table* by *index*, if the
         database could otherwise choose a much slower plan.

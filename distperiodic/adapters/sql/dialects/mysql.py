@@ -151,6 +151,12 @@ class MySQL(Dialect):
     def converters() -> tuple[Converter | None, Converter | None]:
         return _written, _read
 
+    @staticmethod
+    def contains(column: sa.ColumnElement[str], text: str
+                 ) -> sa.ColumnElement[bool]:
+        # A comparison of two texts would ignore case and accents.
+        return sa.func.instr(sa.cast(column, sa.BINARY), text) > 0
+
     def among(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
         return column.bool_op('IN')(sa.bindparam(
             'keys', type_=_Listed(column.type)))

@@ -135,6 +135,11 @@ class PostgreSQL(Dialect):
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
         return contextlib.nullcontext()
 
+    @staticmethod
+    def contains(column: sa.ColumnElement[str], text: str
+                 ) -> sa.ColumnElement[bool]:
+        return sa.func.strpos(column, text) > 0
+
     def store_uncompressed(self, table: str, column: str) -> str:
         return (f'ALTER TABLE {table} '
                 f'ALTER COLUMN {column} SET STORAGE EXTERNAL')

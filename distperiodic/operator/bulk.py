@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Actions of operators on all rows that meet some conditions.
+
+An action reads and changes the rows in chunks, each in a transaction of its
+own. Rows that change between the count and the action, or between the reading
+and the change of a chunk, count as they are when the action reaches them. One
+record describes the whole action.
+"""
+
+import contextlib
+from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Any
+from typing import NamedTuple
+
+from distperiodic import exceptions
+from distperiodic.core import wording
+from distperiodic.operator import auditing
+from distperiodic.operator.auditing import Actor
+from distperiodic.operator.group_reader import GroupStore
+
+# Maximum number of reasons in a result.
+_PROBLEMS = 10
+
+
+class BulkResult(NamedTuple):
+    """The outcome of an action on many rows."""
+
+    #: Number of rows that met the conditions when the action reached them.
+    matched: int
+    #: Number of these rows that the action changed.
+    done: int
+    #: For each of the first rows that were not changed, the reason.
+    problems: list[str]
+    noun: str
+
+    @property
+    def text(self) -> str:
+        """The number of changed rows, such as '411 of 412 objects'."""
+        if self.done == self.matched <= 1:
+            return wording.plural(self.done, self.noun)
+        return f'{self.done:,} of {wording.plural(self.matched, self.noun)}'
+
+
+class Tally:
+    """Counts of an action in progress.
+
+    :param noun: Word for one row, such as 'task'.
+    """
+
+    def __init__(self, noun: str):
+        self.result = BulkResult(0, 0, [], noun)
+
+    def add(self, matched: int, done: int,
+            problems: Iterable[str] = ()) -> None:
+        """Add the counts of a chunk, after its commit."""
+        before = self.result
+        self.result = before._replace(
+            matched=before.matched + matched, done=before.done + done,
+            problems=[*before.problems, *problems][:_PROBLEMS])
+
+
+@contextlib.contextmanager
+def recorded(store: GroupStore, actor: Actor, verb: str, target: str,
+             noun: str, **arguments: Any) -> Iterator[Tally]:
+    """Record the action in the body, which counts its rows in the tally.
+
+    :param noun: Word for one row, such as 'task'.
+    :param arguments: Conditions on the rows, and the number of rows that met
+        them before. Values of None are left out.
+    :raises StoreUnavailable: the store did not answer. The message contains
+        the number of rows that the action had changed before.
+    """
+    tally = Tally(noun)
+    with auditing.recorded(store, actor, verb, target, **{
+            name: value for name, value in arguments.items()
+            if value is not None}) as record:
+        try:
+            yield tally
+        except exceptions.StoreUnavailable as exc:
+            if not tally.result.done:
+                raise
+            record.before_error = (
+                f'{wording.plural(tally.result.done, noun)}, then an error')
+            raise exceptions.StoreUnavailable(
+                f'{verb} had changed '
+                f'{wording.plural(tally.result.done, noun)} before this '
+                f'error, and may have changed more: {exc}') from exc
+        record.outcome = tally.result.text
