@@ -5,6 +5,7 @@ Each port is a contract. Adapters implement a port, and the conformance suite
 of the port tests every adapter. The flow depends only on ports.
 """
 
+import types
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ from distperiodic.core.control import MemberOutcome
 from distperiodic.core.job import Job
 from distperiodic.core.member import View
 from distperiodic.core.new_task import NewTask
+from distperiodic.core.pause import Pause
 from distperiodic.core.pruning import Ages
 from distperiodic.core.pruning import PruneStep
 from distperiodic.core.ring import Arc
@@ -101,9 +103,8 @@ class Listed(NamedTuple):
 class JobStatus(NamedTuple):
     """Status of one job in the store."""
 
-    #: Reason that an operator gave for pausing the job. None means that the
-    #: job is not paused.
-    paused: str | None
+    #: None means that the job is not paused.
+    paused: Pause | None
     #: Text of the schedule in force.
     schedule: str
     #: Instant since which that schedule has been in force.
@@ -117,6 +118,8 @@ class JobStatus(NamedTuple):
     #: Instant up to which all due ticks are known to be claimed, skipped or
     #: given up.
     checked: int
+    #: The paused objects of the job, by id.
+    paused_objects: Mapping[str, Pause] = types.MappingProxyType({})
 
 
 class Checked(NamedTuple):

@@ -32,6 +32,7 @@ positive = filters.positive
 required_job = filters.required_job
 seconds = filters.seconds
 since = filters.since
+until = filters.until
 
 
 def days(text: str) -> float:

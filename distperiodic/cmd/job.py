@@ -17,6 +17,7 @@ from distperiodic.cmd import member_answers
 from distperiodic.cmd.session import RecordedCommand
 from distperiodic.cmd.session import Session
 from distperiodic.core import job as core_job
+from distperiodic.core import wording
 from distperiodic.core.control import Verb
 from distperiodic.core.job import Scope
 from distperiodic.core.suggestion import did_you_mean
@@ -81,7 +82,7 @@ class _JobAction(RecordedCommand):
             raise exceptions.ConfigError(
                 'no scheduler of this group was reached; check '
                 '[distperiodic] group, and see: distperiodic member list')
-        action = members.order(self.verb, found, '', **arguments)
+        action = members.order(self.verb, found, '', (), **arguments)
         code = member_answers.wait(
             session, {action: member_answers.AwaitedAction()}, self.effect)
         member_answers.print_problems(session)
@@ -132,12 +133,33 @@ class _JobsAction(_JobAction):
             '--all', action='store_true',
             help='all jobs of this group in the database; without a store, '
                  'all jobs of its schedulers')
+        parser.add_argument(
+            '--object', dest='objects', action='append', metavar='OBJECT',
+            help='only this object of JOB; may be repeated')
 
     def arguments(self, parsed: argparse.Namespace,
                   settings: 'opts.Settings') -> dict[str, object]:
+        if parsed.objects or getattr(parsed, 'until', None) or getattr(
+                parsed, 'all_objects', False):
+            raise exceptions.ConfigError(
+                'without a store, only whole jobs are paused, until they are '
+                'resumed; give no --object and no --until, or set '
+                '[distperiodic] connection')
         return {'job': parsed.job, 'topic': None
                 if parsed.partition is None
                 else settings.topic_of(parsed.partition)}
+
+    def recorded_arguments(self, session: Session) -> dict[str, object]:
+        """Return the arguments of the command for the record of the action.
+
+        :raises ConfigError: the arguments contradict each other.
+        """
+        parsed = session.parsed
+        if parsed.objects and parsed.job is None:
+            raise exceptions.ConfigError(
+                '--object needs the name of its job; give JOB, and omit --all '
+                'and --partition')
+        return {'objects': parsed.objects}
 
     def write(self, session: Session) -> int:
         from distperiodic.operator.members import request_answers
@@ -146,10 +168,12 @@ class _JobsAction(_JobAction):
         jobs = _select(session, rows)
         records: dict[str, ActionRecord] = {}
         hint = session.prepare_hint()
+        arguments = self.recorded_arguments(session)
         for job in jobs:
-            with session.recorded(job.name) as record:
+            with session.recorded(job.name, **arguments) as record:
                 changed = self.change(session, job, record)
-                request_answers(session.store, record, schedulers)
+                request_answers(session.store, record, schedulers,
+                                **record.arguments)
             records[job.name] = record
             session.print(changed)
         hint(self.verb)
@@ -209,44 +233,93 @@ def _jobs_of(partition: str, settings: 'opts.Settings',
 
 
 class JobPause(_JobsAction):
-    """Skip the ticks of jobs until they are resumed.
+    """Skip the ticks of jobs or of objects until they are resumed.
 
-    Claimed runs are finished. If a job is already paused, the new reason
-    replaces the previous reason, and the command prints the previous one.
-    Each scheduler answers when it applies the pause. A job belongs to the
-    group: to pause one member, drain it with "member drain".
+    Claimed runs are finished. If a job or an object is already paused, the new
+    reason and the new end replace the previous ones, and the command prints
+    the previous pause of a job. With --until the pause ends by itself: ticks
+    that are due at this time or later run. Each scheduler answers when it
+    applies the pause. A job belongs to the group: to pause one member, drain
+    it with "member drain".
     """
 
     verb = Verb.PAUSE
     reason_required = True
 
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
+        parser.add_argument(
+            '--until', type=configured.until, metavar='WHEN',
+            help='end of the pause: a length of time from now, such as 2h, or '
+                 'an instant (UTC); default: until it is resumed')
+
+    def recorded_arguments(self, session: Session) -> dict[str, object]:
+        until = session.parsed.until
+        #: Instant at which the pause ends by itself.
+        self.until = (None if until is None
+                      else until.after(session.store.now()))
+        return super().recorded_arguments(session) | {'until': self.until}
+
     def change(self, session: Session, job: 'StoredJob',
                record: 'ActionRecord') -> str:
         from distperiodic.operator import admin
-        admin.pause(session.store, job.name, by=session.actor.name,
-                    why=session.actor.why)
-        before = '' if job.paused_since is None else (
-            f' (it was already paused, at {_moment(job.paused_since)} by '
-            f'{job.paused_by}: {job.paused_why}; the new reason replaces this '
-            'one)')
-        return f'paused {job.name}{before}'
+        objects, actor = session.parsed.objects, session.actor
+        end = wording.until(self.until)
+        if objects:
+            before = admin.pause_objects(
+                session.store, job.name, objects, by=actor.name, why=actor.why,
+                until=self.until)
+            return (f'paused {configured.plural(len(set(objects)), "object")} '
+                    f'of {job.name}{end}' + (
+                        f' ({len(before)} of them already paused; the new '
+                        'reason replaces theirs)' if before else ''))
+        admin.pause(session.store, job.name, by=actor.name, why=actor.why,
+                    until=self.until)
+        replaced = '' if job.paused_since is None else (
+            f' (it was already paused{wording.until(job.paused_until)}, at '
+            f'{_moment(job.paused_since)} by {job.paused_by}: '
+            f'{job.paused_why}; the new reason replaces this one)')
+        return f'paused {job.name}{end}{replaced}'
 
 
 class JobResume(_JobsAction):
-    """Resume jobs from their next ticks on.
+    """Resume jobs or objects from their next ticks on.
 
-    Each scheduler answers when the pause no longer applies.
+    The pauses of objects outlast the pause of their job: resume them with
+    --object or --all-objects. Each scheduler answers when the pause no longer
+    applies.
     """
 
     verb = Verb.RESUME
 
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        super().add_options(parser)
+        parser.add_argument(
+            '--all-objects', action='store_true',
+            help='all paused objects of the selected jobs')
+
     def change(self, session: Session, job: 'StoredJob',
                record: 'ActionRecord') -> str:
         from distperiodic.operator import admin
+        parsed = session.parsed
+        if parsed.objects or parsed.all_objects:
+            found = admin.resume_objects(
+                session.store, job.name,
+                None if parsed.all_objects else parsed.objects)
+            # The schedulers confirm these objects.
+            record.arguments['objects'] = found
+            record.outcome = configured.plural(len(found), 'object')
+            return (f'resumed {record.outcome} of {job.name}' if found else
+                    f'no such object of {job.name} was paused; nothing was '
+                    'changed')
+        left = '' if not job.paused_objects else (
+            f'; {configured.plural(job.paused_objects, "object")} of it '
+            'paused separately: see distperiodic objects '
+            f'{job.name} --paused')
         if admin.resume(session.store, job.name):
-            return f'resumed {job.name}; it continues with its next tick'
+            return f'resumed {job.name}; it continues with its next tick{left}'
         record.outcome = 'it was not paused'
-        return f'{job.name} was not paused; nothing was changed'
+        return f'{job.name} was not paused; nothing was changed{left}'
 
 
 class JobTrigger(_JobAction):

@@ -4,6 +4,7 @@ a group.
 """
 
 import argparse
+from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -141,7 +142,8 @@ class _MemberAction(RecordedCommand):
         self.warn(session, members, found)
         hint = session.prepare_hint() if settings.connection else None
         action = session.members.order(
-            self.verb, found, _target(parsed), **self.arguments(parsed))
+            self.verb, found, _target(parsed), self.hosts(parsed),
+            **self.arguments(parsed))
         if hint is not None:
             hint(self.verb, [(one.part, one.name) for one in found], action)
         code = member_answers.wait(
@@ -174,6 +176,15 @@ class _MemberAction(RecordedCommand):
         """Return the arguments of the command."""
         return {}
 
+    def hosts(self, parsed: argparse.Namespace) -> 'Collection[str] | None':
+        """Return the hosts to which the command applies as a whole.
+
+        None means all hosts.
+        """
+        only = (parsed.member, parsed.partition) == (None, None) and (
+            not parsed.schedulers)
+        return [parsed.host] if only and parsed.host is not None else ()
+
     def concerns(self, member: 'MemberRow') -> bool:
         """Return whether "--all" selects this member."""
         return not member.stopped
@@ -195,8 +206,9 @@ class MemberDrain(_MemberAction):
 
     A drained scheduler makes no new claims; the other schedulers own its
     objects. A drained worker receives no new work. Claimed work is finished.
-    Jobs that run on every member continue. Without a store, the drain ends
-    when the process of the member ends.
+    Jobs that run on every member continue. With --host alone, members that
+    start on this host later for the first time are drained, too. Without a
+    store, the drain ends when the process of the member ends.
     """
 
     verb = Verb.DRAIN
@@ -219,10 +231,17 @@ class MemberDrain(_MemberAction):
 
 
 class MemberUndrain(_MemberAction):
-    """Put drained members into service again."""
+    """Put drained members into service again.
+
+    After "member drain --host", use --host or --all: otherwise members that
+    start on the host for the first time are still drained.
+    """
 
     verb = Verb.UNDRAIN
     also = ', and those that have stopped and are drained'
+
+    def hosts(self, parsed: argparse.Namespace) -> 'Collection[str] | None':
+        return None if parsed.all else super().hosts(parsed)
 
     def concerns(self, member: 'MemberRow') -> bool:
         return member.drained or super().concerns(member)

@@ -9,6 +9,8 @@ from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.core import audit
 from distperiodic.core.schedule import Schedule
+from distperiodic.core.wording import plural
+from distperiodic.core.wording import until
 from distperiodic.operator.cells import Cell
 from distperiodic.operator.cells import age
 from distperiodic.operator.sources import Sources
@@ -32,9 +34,13 @@ class _Tick:
         self.job = listing.job
         self.objects = objects
         self.schedule = schedule
-        self.paused = listing.paused
+        pause = listing.pause
+        self.paused = pause.since is not None and (
+            pause.until is None or at < pause.until)
         self.remark = '; '.join([
-            *(['paused'] if listing.paused else []),
+            *([f'paused{until(pause.until)}'] if self.paused else []),
+            *([f'{plural(listing.paused_objects, "object")} of the job paused']
+              if listing.paused_objects else []),
             *(['spread over the period'] if spread else [])])
 
     def __lt__(self, other: '_Tick') -> bool:

@@ -5,6 +5,7 @@ import argparse
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
+from distperiodic.core.control import host_of
 from distperiodic.core.suggestion import did_you_mean
 from distperiodic.operator.member_rows import MemberRow
 from distperiodic.operator.member_rows import role
@@ -23,8 +24,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help='select the schedulers')
     parser.add_argument(
         '--host', metavar='HOST',
-        help='select the members of this host: those with the names '
-             'HOST:NUMBER, or HOST alone')
+        help='select the members of this host: those that have reported '
+             'this host, and those with the names HOST:NUMBER, or HOST alone')
 
 
 def select(members: 'list[MemberRow]',
@@ -80,9 +81,10 @@ def _schedulers(members: 'list[MemberRow]') -> 'list[MemberRow]':
 
 
 def _of_host(members: 'list[MemberRow]', host: str) -> 'list[MemberRow]':
-    found = [one for one in members if _host(one.name) == host]
+    found = [one for one in members
+             if host in (host_of(one.name), one.host)]
     if members and not found:
-        hosts = sorted({_host(one.name) for one in members})
+        hosts = sorted({one.host or host_of(one.name) for one in members})
         raise exceptions.ConfigError(
             f'no such member is on host {host!r}'
             + (did_you_mean(host, hosts)
@@ -104,9 +106,3 @@ def select_one(members: 'list[MemberRow]',
             + ', '.join(f'{one.name} ({role(one)})' for one in found)
             + '; give MEMBER, and --schedulers or --partition')
     return found[0]
-
-
-def _host(name: str) -> str:
-    """Return the host in the name of a member."""
-    host, _, number = name.rpartition(':')
-    return host if host and number.isdecimal() else name

@@ -53,6 +53,12 @@ class Me(NamedTuple):
     name: str
 
 
+def host_of(name: str) -> str:
+    """Return the host in the name of a member: HOST:NUMBER, or HOST alone."""
+    host, _, number = name.rpartition(':')
+    return host if host and number.isdecimal() else name
+
+
 class MemberCommand(NamedTuple):
     """A command of an operator that a member has not answered yet."""
 
@@ -81,6 +87,8 @@ class Found(NamedTuple):
     desired: Desired | None
     #: Unanswered actions, the oldest first.
     requests: Sequence[MemberCommand]
+    #: True if operators have drained the host of a member without a row.
+    host_drained: bool = False
 
 
 class MemberOutcome(NamedTuple):

@@ -79,6 +79,8 @@ class ObjectFacts:
     #: True if the job runs on every scheduler, without claims in the store.
     of_members: bool = False
     paused: bool = False
+    #: True if the object itself is paused.
+    object_paused: bool = False
     #: True if the catalogue lists the object now.
     listed: bool | None = None
     #: None means that the store has no row of the object.
@@ -140,6 +142,8 @@ def _kept_from_it(facts: ObjectFacts) -> Reason | None:
         return Reason.DISABLED
     if facts.paused:
         return Reason.PAUSED
+    if facts.object_paused:
+        return Reason.OBJECT_PAUSED
     return None
 
 

@@ -37,6 +37,7 @@ class Reason(enum.StrEnum):
     LEASE_ENDED = 'lease ended'
     # The object is due, but not claimed yet.
     PAUSED = 'job paused'
+    OBJECT_PAUSED = 'object paused'
     NOT_LATE_YET = 'not late yet'
     NO_SCHEDULER = 'no scheduler'
     NOBODY_CLAIMS = 'nobody claims'

@@ -57,6 +57,11 @@ def moment(micros: int) -> str:
         '+00:00', 'Z')
 
 
+def until(micros: int | None) -> str:
+    """Return the end of a pause as the end of a sentence."""
+    return '' if micros is None else f' until {moment(micros)}'
+
+
 def percent(part: float, whole: float = 1.0) -> str:
     """Format a share as a percentage."""
     return f'{100.0 * part / whole:.1f} %' if whole else '-'

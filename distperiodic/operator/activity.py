@@ -17,18 +17,23 @@ import sqlalchemy as sa
 
 from distperiodic.adapters.sql import counting
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.jobs import not_over
 from distperiodic.core import histogram
 from distperiodic.core.claim import State
 from distperiodic.core.histogram import Histogram
 from distperiodic.core.outcomes import COLUMNS
 from distperiodic.core.outcomes import Counts
 from distperiodic.operator.group_reader import GroupReader
+from distperiodic.operator.group_reader import Pausing
+from distperiodic.operator.group_reader import pause_of
+from distperiodic.operator.group_reader import paused_objects
 
 _claim = tables.claim
 _failure = tables.failure
 _history = tables.history
 _job = tables.job
 _lease = tables.lease
+_paused = tables.paused_object
 
 # Maximum number of rows of the history that :meth:`Activity.loads` reads.
 _LOADED = 20_000
@@ -142,7 +147,10 @@ class ObjectCount(NamedTuple):
     #: means that it is the first schedule of the job. None means that no
     #: schedule is recorded.
     schedule_since: int | None
-    paused: bool
+    #: The pause of the job.
+    pause: Pausing
+    #: Number of paused objects of the job, whichever schedule they follow.
+    paused_objects: int
     #: Text of the objects' own schedule. An empty text means that the objects
     #: follow the schedule of the job.
     rule: str
@@ -158,6 +166,8 @@ class Unserved(NamedTuple):
     #: Instant at which a run of the object last succeeded, in microseconds.
     #: None means that no run has succeeded.
     served: int | None
+    #: The pause of the object itself.
+    pause: Pausing
 
 
 def failing(store: GroupReader, *, job: str | None = None,
@@ -283,29 +293,42 @@ def listings(store: GroupReader, job: str | None) -> list[ObjectCount]:
         .where(_claim.c.job.in_(list(names)),
                _claim.c.since.is_not(None))
         .group_by(_claim.c.job, _claim.c.rule).subquery())
-    found = store.rows(
-        sa.select(_job.c.id, _job.c.schedule, _job.c.schedule_since,
-                  _job.c.paused_since, listed.c.rule, listed.c.objects)
-        .select_from(_job.outerjoin(listed, listed.c.job == _job.c.id))
-        .where(_job.c.id.in_(list(names))))
-    return sorted(ObjectCount(
-        names[row.id], row.schedule or '', row.schedule_since,
-        row.paused_since is not None, row.rule or '', row.objects or 0)
-        for row in found)
+    def work(connection: sa.Connection) -> list[ObjectCount]:
+        found = connection.execute(
+            sa.select(_job, store.dialect.now.label('now'), listed.c.rule,
+                      listed.c.objects)
+            .select_from(_job.outerjoin(listed, listed.c.job == _job.c.id))
+            .where(_job.c.id.in_(list(names)))).all()
+        paused = paused_objects(connection, found)
+        return sorted((ObjectCount(
+            names[row.id], row.schedule or '', row.schedule_since,
+            pause_of(row), paused.get(row.id, 0), row.rule or '',
+            row.objects or 0) for row in found),
+            key=lambda one: (one.job, one.rule))
+    return store.read_snapshot(work)
 
 
 def unserved(store: GroupReader, job: str, seconds: float,
-             limit: int) -> list[Unserved]:
+             limit: int, *, paused: bool = False) -> list[Unserved]:
     """Return objects without a successful run in the last *seconds*.
 
     The object that has waited longest comes first.
 
+    :param paused: True returns only paused objects.
     :raises ConfigError: the store has no such job.
     """
     [number] = store.names(job)
-    return [Unserved(*row) for row in store.rows(
+    in_force = sa.and_(
+        _paused.c.job == _claim.c.job, _paused.c.object == _claim.c.object,
+        not_over(_paused, store.dialect.now))
+    return [Unserved(
+        row.object, row.tick, row.state, row.served, pause_of(row))
+        for row in store.rows(
         sa.select(_claim.c.object, _claim.c.tick, _claim.c.state,
-                  _claim.c.served)
+                  _claim.c.served, store.dialect.now.label('now'),
+                  _paused.c.paused_since, _paused.c.paused_by,
+                  _paused.c.paused_why, _paused.c.paused_until)
+        .select_from(_claim.join(_paused, in_force, isouter=not paused))
         .where(_claim.c.job == number, sa.or_(
             _claim.c.served.is_(None),
             _claim.c.served

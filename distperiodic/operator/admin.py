@@ -7,6 +7,7 @@ Schedulers see the changes at their next sweep.
 
 import collections
 import uuid
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -14,9 +15,11 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from distperiodic import exceptions
 from distperiodic.adapters.sql import claiming
 from distperiodic.adapters.sql import history as sql_history
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.jobs import not_over
 from distperiodic.adapters.sql.pruning import prune_steps
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.adapters.sql.transaction import Transactions
@@ -25,13 +28,17 @@ from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import State
 from distperiodic.core.claim_request import ClaimRequest
 from distperiodic.core.claim_request import NewLease
+from distperiodic.core.pause import MOST_OBJECTS
 from distperiodic.core.pruning import Ages
 from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import GroupStore
 
 _claim = tables.claim
 _job = tables.job
+_paused = tables.paused_object
 
+# Number of rows that one statement selects by their ids.
+_AT_A_TIME = 500
 # Number of claims in a triggered lease. The limit keeps transactions short.
 _IN_A_LEASE = 500
 
@@ -63,17 +70,17 @@ def prune(store: GroupStore, ages: Ages) -> collections.Counter[str]:
     return deleted
 
 
-def pause(store: GroupStore, job: str, *, by: str, why: str) -> None:
+def pause(store: GroupStore, job: str, *, by: str, why: str,
+          until: int | None = None) -> None:
     """Skip the ticks of *job*, beginning with the schedulers' next sweep.
 
     Objects that are already claimed still run.
 
+    :param until: Instant at which the pause ends by itself: ticks that are due
+        then or later run. None means until an operator ends it.
     :raises ConfigError: the store has no such job.
     """
-    _set_paused(store, job, {
-        'paused_since': store.dialect.now,
-        'paused_by': by[:tables.LONGEST_REASON],
-        'paused_why': why[:tables.LONGEST_REASON]})
+    _set_paused(store, job, _pause(store, by, why, until))
 
 
 def resume(store: GroupStore, job: str) -> bool:
@@ -85,14 +92,135 @@ def resume(store: GroupStore, job: str) -> bool:
     paused = any(one.name == job and one.paused_since is not None
                  for one in store.jobs())
     _set_paused(store, job, dict.fromkeys(
-        ('paused_since', 'paused_by', 'paused_why')))
+        ('paused_since', 'paused_by', 'paused_why', 'paused_until')))
     return paused
+
+
+def _pause(store: GroupStore, by: str, why: str,
+           until: int | None) -> dict[str, Any]:
+    """Return the columns of a pause that begins now."""
+    return {'paused_since': store.dialect.now,
+            'paused_by': by[:tables.LONGEST_REASON],
+            'paused_why': why[:tables.LONGEST_REASON],
+            'paused_until': until}
 
 
 def _set_paused(store: GroupStore, job: str, values: dict[str, Any]) -> None:
     [number] = store.names(job)
     store.write(lambda connection: connection.execute(
         sa.update(_job).where(_job.c.id == number).values(values)))
+
+
+def pause_objects(store: GroupStore, job: str, objects: Collection[str], *,
+                  by: str, why: str, until: int | None = None) -> list[str]:
+    """Skip the ticks of *objects*, beginning with the schedulers' next sweep.
+
+    Objects that are already claimed still run. If an object is already paused,
+    the new pause replaces the old one.
+
+    :param until: As in :func:`pause`.
+    :returns: The objects that were paused already.
+    :raises ConfigError: the store has no such job, no scheduler has listed one
+        of the objects, or too many objects of the job would be paused. Nothing
+        is changed.
+    """
+    [number] = store.names(job)
+    keys = sorted(set(objects))
+    of_job = _paused.c.job == number
+
+    def work(connection: sa.Connection) -> list[str]:
+        # Other commands on the objects of the job wait for the lock of its
+        # row, so none of them can count the same rows.
+        connection.execute(sa.select(_job.c.id).where(
+            _job.c.id == number).with_for_update())
+        listed = _found(connection, _claim, number, keys,
+                        _claim.c.since.is_not(None))
+        missing = [key for key in keys if key not in listed]
+        if missing:
+            raise exceptions.ConfigError(
+                'no scheduler has listed the '
+                f'{"object" if len(missing) == 1 else "objects"} '
+                f'{wording.listed(list(map(repr, missing)))} of job {job!r}, '
+                'so nothing was paused; to list the objects: distperiodic '
+                f'objects {job}')
+        # Objects that were deleted since they were paused must not count.
+        connection.execute(sa.delete(_paused).where(of_job, sa.or_(
+            _paused.c.paused_until <= store.dialect.now,
+            ~sa.exists().where(_claim.c.job == number,
+                               _claim.c.object == _paused.c.object))))
+        before = _found(connection, _paused, number, keys)
+        total = connection.scalar(sa.select(sa.func.count()).select_from(
+            _paused).where(of_job)) or 0
+        if total + len(keys) - len(before) > MOST_OBJECTS:
+            raise exceptions.ConfigError(
+                f'job {job!r} would have {total + len(keys) - len(before):,} '
+                f'paused objects, but at most {MOST_OBJECTS:,} can be paused; '
+                f'pause the job itself: distperiodic job pause {job}')
+        values = _pause(store, by, why, until)
+        for some in _batches(keys):
+            store.dialect.insert_new(
+                connection, _paused, {'object': some}, job=number,
+                paused_since=0, paused_by='', paused_why='')
+            connection.execute(sa.update(_paused).where(
+                of_job, _paused.c.object.in_(some)).values(values))
+        _count_paused(connection, number)
+        return sorted(before)
+    return store.write(work)
+
+
+def resume_objects(store: GroupStore, job: str,
+                   objects: Collection[str] | None = None) -> list[str]:
+    """Resume *objects* at their next ticks.
+
+    :param objects: None means all paused objects of the job.
+    :returns: The objects that were paused.
+    :raises ConfigError: the store has no such job.
+    """
+    [number] = store.names(job)
+    resumed: set[str] = set()
+
+    def work(connection: sa.Connection) -> list[str]:
+        connection.execute(sa.select(_job.c.id).where(
+            _job.c.id == number).with_for_update())
+        in_force = not_over(_paused, store.dialect.now)
+        # The answer to the commit of an earlier try may have been lost.
+        resumed.update(
+            connection.scalars(sa.select(_paused.c.object).where(
+                _paused.c.job == number, in_force)) if objects is None else
+            _found(connection, _paused, number, sorted(set(objects)),
+                   in_force))
+        for some in _batches(sorted(resumed)):
+            connection.execute(sa.delete(_paused).where(
+                _paused.c.job == number, _paused.c.object.in_(some)))
+        _count_paused(connection, number)
+        return sorted(resumed)
+    return store.write(work)
+
+
+def _found(connection: sa.Connection, table: sa.Table, number: int,
+           keys: Sequence[str], *which: sa.ColumnElement[bool]) -> set[str]:
+    """Return those of *keys* that have a row of the job in *table*.
+
+    :param which: Conditions on the rows.
+    """
+    found: set[str] = set()
+    for some in _batches(keys):
+        found.update(connection.scalars(sa.select(table.c.object).where(
+            table.c.job == number, table.c.object.in_(some), *which)))
+    return found
+
+
+def _batches(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    for at in range(0, len(keys), _AT_A_TIME):
+        yield keys[at:at + _AT_A_TIME]
+
+
+def _count_paused(connection: sa.Connection, number: int) -> None:
+    """Record the number of paused objects in the row of the job."""
+    total = connection.scalar(sa.select(sa.func.count()).select_from(
+        _paused).where(_paused.c.job == number))
+    connection.execute(sa.update(_job).where(_job.c.id == number).values(
+        paused_objects=total or None))
 
 
 def trigger(store: GroupStore, job: str, *, key: str | None) -> Triggered:

@@ -91,15 +91,47 @@ class Since(NamedTuple):
         return max(0, self.instant)
 
 
+class Until(NamedTuple):
+    """The end of a period that begins now; see :class:`Since`."""
+
+    text: str
+    seconds: float | None
+    instant: int = 0
+
+    def after(self, now: int) -> int:
+        """Return the end of the period, in microseconds since the epoch.
+
+        :raises ConfigError: the end is not in the future.
+        """
+        if self.seconds is not None:
+            return now + round(self.seconds * 1e6)
+        if self.instant <= now:
+            raise exceptions.ConfigError(
+                f'{self.text} is not in the future: the clock of the database '
+                f'shows {moment(now)}; give a later instant, in UTC or '
+                'with its offset from UTC')
+        return self.instant
+
+
 def since(text: str) -> Since:
     """Parse an option that is a length of time before now, or an instant."""
+    return Since(text, *_period(text))
+
+
+def until(text: str) -> Until:
+    """Parse an option that is a length of time from now, or an instant."""
+    return Until(text, *_period(text))
+
+
+def _period(text: str) -> tuple[float | None, int]:
+    """Return a length of time in seconds, or None and an instant."""
     with contextlib.suppress(ValueError):
         at = datetime.datetime.fromisoformat(text)
         if at.tzinfo is None:
             at = at.replace(tzinfo=datetime.UTC)
-        return Since(text, None, schedule.instant_of(at))
+        return None, schedule.instant_of(at)
     with contextlib.suppress(argparse.ArgumentTypeError):
-        return Since(text, duration(text))
+        return duration(text), 0
     raise argparse.ArgumentTypeError(
         f'{text!r} cannot be used; give a number with s, m, h or d, such as '
         '24h, or an instant (UTC), such as 2026-01-31T06:00')

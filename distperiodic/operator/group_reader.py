@@ -20,12 +20,15 @@ from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.dialects.registry import kind_of
+from distperiodic.adapters.sql.jobs import is_paused
+from distperiodic.adapters.sql.jobs import not_over
 from distperiodic.core import due
 
 T = TypeVar('T')
 
 _history = tables.history
 _job = tables.job
+_paused = tables.paused_object
 
 
 class StoredJob(NamedTuple):
@@ -46,6 +49,11 @@ class StoredJob(NamedTuple):
     schedule_since: int
     #: Text of the schedule in force. Empty means that none is recorded.
     schedule: str
+    #: Instant at which the pause ends by itself. None means that the job is
+    #: not paused, or until an operator resumes it.
+    paused_until: int | None = None
+    #: Number of paused objects.
+    paused_objects: int = 0
 
 
 def check_file(connection_url: str) -> None:
@@ -144,14 +152,54 @@ class GroupReader:
         newest = sa.select(sa.func.max(_history.c.tick)).where(
             _history.c.job == _job.c.id).scalar_subquery()
         found = connection.execute(
-            sa.select(_job, newest.label('tick')).where(
+            sa.select(_job, newest.label('tick'),
+                      self.dialect.now.label('now')).where(
                 _job.c.space == self.namespace,
                 _job.c.kind == tables.KIND)).all()
-        return sorted(StoredJob(row.name, row.tick, row.paused_since,
-                          row.paused_by or '', row.paused_why or '',
-                          due.ALWAYS if row.schedule_since is None
-                          else row.schedule_since, row.schedule or '')
-                      for row in found)
+        counts = paused_objects(connection, found)
+        return sorted((
+            StoredJob(row.name, row.tick, *pause_of(row)[:3],
+                      due.ALWAYS if row.schedule_since is None
+                      else row.schedule_since, row.schedule or '',
+                      pause_of(row).until, counts.get(row.id, 0))
+            for row in found), key=lambda job: job.name)
+
+
+class Pausing(NamedTuple):
+    """The pause of a job or of an object, with its operator.
+
+    If there is no pause, the instants are None, and the texts are empty.
+    """
+
+    since: int | None
+    by: str
+    why: str
+    #: Instant at which the pause ends by itself. None means that it lasts
+    #: until an operator ends it.
+    until: int | None
+
+
+def pause_of(row: Any) -> Pausing:
+    """Return the pause in a row that has its columns, and the time ``now``."""
+    return Pausing(
+        row.paused_since, row.paused_by or '', row.paused_why or '',
+        row.paused_until) if is_paused(row) else Pausing(None, '', '', None)
+
+
+def paused_objects(connection: sa.Connection,
+                   rows: Sequence[Any]) -> dict[int, int]:
+    """Return the number of paused objects of each job that has some.
+
+    :param rows: Rows of jobs, each with the time of the store's clock as
+        ``now``.
+    """
+    numbers = [row.id for row in rows if row.paused_objects]
+    if not numbers:
+        return {}
+    return {row.job: row.number for row in connection.execute(
+        sa.select(_paused.c.job, sa.func.count().label('number')).where(
+            _paused.c.job.in_(numbers), not_over(_paused, rows[0].now))
+        .group_by(_paused.c.job))}
 
 
 def open_reader(connection_url: str, namespace: str,

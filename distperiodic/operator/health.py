@@ -41,6 +41,7 @@ from distperiodic.core.wording import one_line
 from distperiodic.core.wording import plural
 from distperiodic.core.wording import second
 from distperiodic.core.wording import tasks_text
+from distperiodic.core.wording import until
 from distperiodic.operator.member_rows import MemberRow
 from distperiodic.operator.member_rows import topics
 
@@ -324,6 +325,11 @@ class JobFacts(NamedTuple):
     ticks: Sequence[Recent] = ()
     #: Text of the schedule in force. Empty means that it is unknown.
     schedule: str = ''
+    #: When the pause ends by itself. None means that it does not, or that the
+    #: job is not paused.
+    paused_until: Instant | None = None
+    #: Number of paused objects.
+    paused_objects: int = 0
 
 
 class ExpiredLeases(NamedTuple):
@@ -423,11 +429,14 @@ def notes(facts: Facts) -> list[str]:
     """
     unread = [', '.join(UNREAD[one] for one in facts.unread)
               ] if facts.unread else []
-    paused = [job.name for job in facts.jobs if job.paused]
+    paused = [f'{job.name}{until(job.paused_until)}' for job in facts.jobs
+              if job.paused]
+    objects = [f'{plural(job.paused_objects, "object")} of {job.name}'
+               for job in facts.jobs if job.paused_objects]
     drained = [one.label for one in facts.members if one.drained]
     return [f'{what}: {listed(names)}' for what, names in (
         ('not read from the slow store', unread), ('paused', paused),
-        ('drained', drained)) if names]
+        ('paused', objects), ('drained', drained)) if names]
 
 
 def exit_code(found: Iterable[Finding]) -> int:

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from distperiodic import exceptions
 from distperiodic.adapters.sql import counting
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.jobs import is_paused
 from distperiodic.core import audit
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
@@ -30,6 +31,8 @@ from distperiodic.operator import task_queries
 from distperiodic.operator import waiting
 from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import GroupStore
+from distperiodic.operator.group_reader import pause_of
+from distperiodic.operator.group_reader import paused_objects
 
 if TYPE_CHECKING:
     from distperiodic import opts
@@ -87,7 +90,8 @@ def jobs(store: GroupReader, now: Instant,
         newest = sa.select(sa.func.max(_history.c.tick)).where(
             _history.c.job == _job.c.id).scalar_subquery()
         rows = connection.execute(
-            sa.select(_job, newest.label('newest')).where(
+            sa.select(_job, newest.label('newest'),
+                      store.dialect.now.label('now')).where(
                 _job.c.space == store.namespace,
                 _job.c.kind == tables.KIND)
             .order_by(_job.c.name)).all()
@@ -96,13 +100,15 @@ def jobs(store: GroupReader, now: Instant,
         ticks = _recent(connection, {
             row.id: (row.newest, periods[row.id]) for row in rows
             if row.newest is not None}, now)
+        paused = paused_objects(connection, rows)
         return [health.JobFacts(
-            row.name, periods[row.id], row.paused_since is not None,
+            row.name, periods[row.id], is_paused(row),
             row.attended_until,
             row.attended_until is not None
             and row.attended_until < now - unattended * SECOND
             and _is_listed(connection, row.id),
-            ticks.get(row.id, ()), row.schedule or '') for row in rows]
+            ticks.get(row.id, ()), row.schedule or '', pause_of(row).until,
+            paused.get(row.id, 0)) for row in rows]
     return store.read_snapshot(work)
 
 

@@ -7,6 +7,7 @@ at their next sweep, or at once if they receive a hint.
 """
 
 import json
+from collections.abc import Collection
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from distperiodic.operator.member_rows import MemberRow
 
 _action = tables.action
 _answer = tables.answer
+_host = tables.drained_host
 _member = tables.member
 
 # Number of actions whose answers are read together.
@@ -114,10 +116,13 @@ class MemberAdmin:
         return []
 
     def order(self, verb: Verb, members: Sequence[MemberRow], target: str,
-              **arguments: Any) -> str:
+              hosts: Collection[str] | None = (), **arguments: Any) -> str:
         """Write a command for *members*, and return the id of its action.
 
         :param target: Target in the words of the operator, for the record.
+        :param hosts: Hosts to drain or undrain: the command also applies to
+            members of these hosts that join later for the first time. None
+            undrains all hosts.
         :param arguments: Arguments of the command.
         """
         store = self._store
@@ -130,6 +135,7 @@ class MemberAdmin:
 
         def work(connection: sa.Connection) -> None:
             record.insert(connection, store.dialect.now)
+            self._mark_hosts(connection, verb, hosts, record.id)
             for member in members:
                 row = (_member.c.space == store.namespace,
                        _member.c.part == member.part,
@@ -139,6 +145,20 @@ class MemberAdmin:
             _open_answers(store, connection, record.id, members)
         record.write(store, work)
         return record.id
+
+    def _mark_hosts(self, connection: sa.Connection, verb: Verb,
+                    hosts: Collection[str] | None, action: str) -> None:
+        """Record which hosts are drained."""
+        if verb not in (Verb.DRAIN, Verb.UNDRAIN):
+            return
+        marks = [_host.c.space == self._store.namespace]
+        if hosts is not None:
+            marks.append(_host.c.host.in_(hosts))
+        connection.execute(sa.delete(_host).where(*marks))
+        if verb is Verb.DRAIN and hosts:
+            connection.execute(sa.insert(_host), [
+                {'space': self._store.namespace, 'host': host,
+                 'action': action} for host in sorted(hosts)])
 
     def conclude(self, action: str, outcome: str) -> None:
         """Record the outcome of an action."""

@@ -63,7 +63,7 @@ SENTENCES = {
         'its tick {settled} was skipped by overlap: its tick {tick} had not '
         'ended{standing}',
     Reason.SKIPPED_BY_PAUSE:
-        'its tick {settled} was skipped: {skip_reason}',
+        'its tick {settled} was skipped: {skip_reason}{still_paused}',
     Reason.CANCELLED:
         'its claim for {tick} was given up before a run succeeded',
     Reason.DEAD:
@@ -88,8 +88,12 @@ SENTENCES = {
         'it is claimed for {tick} by {holder}, whose lease ended at {until}; '
         'the next sweep takes it over, if a scheduler runs',
     Reason.PAUSED:
-        'the job was paused at {paused_since} by {paused_by}: {paused_why}; '
-        'to resume it: distperiodic job resume {job}',
+        'the job was paused{paused_until} at {paused_since} by {paused_by}: '
+        '{paused_why}; to resume it: distperiodic job resume {job}',
+    Reason.OBJECT_PAUSED:
+        'the object was paused{object_until} at {object_since} by '
+        '{object_by}: {object_why}; to resume it: distperiodic job resume '
+        '{job} --object {object}',
     Reason.NOT_LATE_YET:
         'its tick {due} is due and its owner has not claimed it yet; other '
         'members claim it {late_after:g} s after it was due',
@@ -287,6 +291,7 @@ def _facts(sources: ObjectSources, job: 'Job | None',
         enabled=job is None or job.enabled,
         of_members=job is not None and job.scope is Scope.MEMBER,
         paused=found.job is not None and found.job.paused_since is not None,
+        object_paused=found.pause is not None,
         listed=is_listed, claim=found.claim,
         due=due, undecided=undecided,
         newest=found.job.tick if found.job else None,
@@ -319,8 +324,26 @@ def _words(sources: ObjectSources, facts: ObjectFacts,
         'paused_since': _or_never(job.paused_since if job else None),
         'paused_by': job.paused_by if job else '',
         'paused_why': job.paused_why if job else '',
+        'paused_until': wording.until(job.paused_until if job else None),
+        **_words_of_pause(found),
         **_words_of_claim(found),
     }
+
+
+def _words_of_pause(found: 'Object') -> dict[str, object]:
+    """Return the values that the pauses of an object and of its job have."""
+    job, pause = found.job, found.pause
+    still = ''
+    if job is not None and job.paused_since is not None:
+        still = f'; the job is still paused{wording.until(job.paused_until)}'
+    elif pause is not None:
+        still = f'; the object is still paused{wording.until(pause.until)}'
+    return {
+        'still_paused': still,
+        'object_since': _or_never(pause.since if pause else None),
+        'object_by': pause.by if pause else '',
+        'object_why': pause.why if pause else '',
+        'object_until': wording.until(pause.until if pause else None)}
 
 
 def _words_of_claim(found: 'Object') -> dict[str, object]:
@@ -360,6 +383,7 @@ def past_facts(found: 'Object', tick: int,
     words = {
         'at': _moment(tick),
         'skip_reason': kept.skip_reason or 'no reason was recorded',
+        'still_paused': '',
         'number': kept.counts.get(Reason.RAN, 0),
         'several': ', '.join(
             f'{one.value} ({wording.plural(kept.counts[one], "object")})'

@@ -19,6 +19,7 @@ from distperiodic.adapters.sql import counting
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.adapters.sql.dialects.dialect import Selection
+from distperiodic.adapters.sql.jobs import not_over
 from distperiodic.core import audit
 from distperiodic.core import due
 from distperiodic.core.attributes import PLAIN
@@ -31,13 +32,16 @@ from distperiodic.core.outcomes import OUTCOMES
 from distperiodic.core.outcomes import Counts
 from distperiodic.core.reason import Reason
 from distperiodic.operator.group_reader import GroupReader
+from distperiodic.operator.group_reader import Pausing
 from distperiodic.operator.group_reader import StoredJob
+from distperiodic.operator.group_reader import pause_of
 
 _claim = tables.claim
 _failure = tables.failure
 _history = tables.history
 _job = tables.job
 _lease = tables.lease
+_paused = tables.paused_object
 
 # Number of failures that are returned for one object.
 _FAILED = 3
@@ -115,6 +119,8 @@ class Object(NamedTuple):
     #: Instant since which the object waits, or has waited, for the start of a
     #: run. None means that it was never claimed.
     waiting: int | None = None
+    #: The pause of the object itself. None means that it is not paused.
+    pause: Pausing | None = None
 
 
 class TickFacts(NamedTuple):
@@ -163,8 +169,15 @@ def object_of(store: GroupReader, job: str, key: str) -> Object:
                              _history.c.reason.is_not(None))))
             .where(in_group, _claim.c.object == key)
             .limit(1)).one_or_none()
+        pause = None if not known.paused_objects else connection.execute(
+            sa.select(_paused, sa.literal(now).label('now'))
+            .join(_job, _job.c.id == _paused.c.job)
+            .where(in_group, _job.c.kind == tables.KIND,
+                   _paused.c.object == key, not_over(_paused, now))
+        ).one_or_none()
+        pausing = None if pause is None else pause_of(pause)
         if row is None:
-            return Object(now, known, None)
+            return Object(now, known, None, pause=pausing)
         return Object(
             now, known, ClaimStanding(
                 row.tick, row.settled, row.skipped_by, row.state,
@@ -172,7 +185,8 @@ def object_of(store: GroupReader, job: str, key: str) -> Object:
                 Attributes(row.rule)),
             row.fence, row.attempt, row.worker or '', row.previous,
             row.served, row.skip_reason or '',
-            _failures_of(connection, row.job, key, _FAILED), row.waiting)
+            _failures_of(connection, row.job, key, _FAILED), row.waiting,
+            pausing)
     return store.read_snapshot(work)
 
 
@@ -260,7 +274,7 @@ def account(store: GroupReader, job: str, since: int,
             None if row.attended_since is None
             else audit.AttendedInterval(
                 row.attended_since, row.attended_until),
-            row.paused_since, _ticks(connection, number, begins),
+            pause_of(row).since, _ticks(connection, number, begins),
             list(_alike(connection, number, begins, by_phase)),
             [] if by_phase is None
             else _placed(

@@ -8,6 +8,7 @@ commands that it executes. A member that does not reply counts as not reached.
 
 import threading
 import uuid
+from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -106,10 +107,11 @@ class RingMembers:
         return [found[key] for key in sorted(found)]
 
     def order(self, verb: Verb, members: Sequence[MemberRow], target: str,
-              **arguments: Any) -> str:
+              hosts: Collection[str] | None = (), **arguments: Any) -> str:
         """Send a command to *members*, and return the id of the command.
 
         :param target: Ignored, because nothing is recorded.
+        :param hosts: Ignored, like *target*.
         """
         action = self._send(
             verb, [(one.part, one.name, one.process) for one in members],

@@ -281,7 +281,8 @@ class StoreControl:
 
     def _found(self, row: Found) -> None:
         self._new = row.desired is None
-        self._controls.apply(row.desired or Desired())
+        self._controls.apply(
+            row.desired or Desired(drained=row.host_drained))
         if row.requests:
             self._answer(row.requests)
 

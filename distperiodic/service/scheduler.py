@@ -328,9 +328,8 @@ class SchedulerService(lifecycle.Lifecycle):
         :param then: Called with the answer when this service has applied the
             command.
         """
-        tick = request.arguments.get('tick')
         self._flow.confirm_job(request.verb, request.target,
-                               tick if type(tick) is int else 0, then)
+                               request.arguments, then)
 
     def order_jobs(self, verb: str, arguments: Mapping[str, Any],
                    why: str) -> MemberOutcome:

@@ -12,6 +12,7 @@ from distperiodic.core.claim import Move
 from distperiodic.core.claim_request import ClaimRequest
 from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import SkipRequest
+from distperiodic.core.pause import Pause
 from distperiodic.core.schedule import SECOND
 
 
@@ -52,7 +53,9 @@ class SharedMemoryStore(MemoryClaimStore):
             paused = self._paused.get(job)
             if paused is None:
                 self._attended[job] = since, now
-            found[job] = found[job]._replace(paused=paused, attended=since)
+            found[job] = found[job]._replace(
+                paused=None if paused is None else Pause(paused),
+                attended=since)
         return found
 
     def claim(self, request: ClaimRequest, lease: NewLease) -> Claimed:

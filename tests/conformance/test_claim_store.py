@@ -2291,7 +2291,7 @@ def test_a_paused_job_has_a_reason(one, job):
         sa.update(tables.job).where(tables.job.c.name == job)
         .values(paused_since=1, paused_why='so it is')))
 
-    assert status(one, job).paused == 'so it is'
+    assert status(one, job).paused == ('so it is', None)
     assert status(one, f'{job}-2').paused is None
 
 

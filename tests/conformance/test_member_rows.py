@@ -53,7 +53,7 @@ def test_a_member_reads_its_desired_state_and_answers_once(world):
     assert found.desired == Desired(drained=True)
     assert [(one.action, one.verb) for one in found.requests] == [
         (action, 'member drain')]
-    assert world.members.read(other) == (Desired(), [])
+    assert world.members.read(other) == (Desired(), [], False)
     for text in 'first', 'second':
         world.members.answer(me, 'p~1', {action: MemberOutcome(True, text)})
     [answer] = world.admin.answers(action)
@@ -74,6 +74,43 @@ def test_a_desired_state_outlives_the_process(world):
     world.admin.order(Verb.UNDRAIN, world.admin.members(), 'all')
     world.admin.order(Verb.UNSET, world.admin.members(), 'all')
     assert world.members.read(me).desired == Desired()
+
+
+def test_members_of_a_drained_host_that_join_later_are_drained(world):
+    first = report(world, 'h1:0')
+    other = Me(world.space, '', 'h2:0')
+    chosen = [one for one in world.admin.members() if one.name == 'h1:0']
+    world.admin.order(Verb.DRAIN, chosen, 'host h1', ['h1'])
+    late = Me(world.space, 'default', 'h1:7')
+
+    # The member learns of the drain before it has a row, and after that.
+    assert world.members.read(late) == (None, [], True)
+    assert world.members.read(other) == (None, [], False)
+    report(world, 'h1:7', 'default')
+    report(world, 'h2:0')
+    for me in first, late:
+        assert world.members.read(me).desired == Desired(drained=True)
+    assert world.members.read(other).desired == Desired()
+    assert {(one.name, one.drained_by, one.drained_why)
+            for one in world.admin.members() if one.drained} == {
+        (name, 'ann@desk', 'new kernel') for name in ('h1:0', 'h1:7')}
+
+    world.admin.order(Verb.UNDRAIN, world.admin.members(), 'host h1', ['h1'])
+    assert world.members.read(Me(world.space, '', 'h1:8')) == (
+        None, [], False)
+    assert not any(one.drained for one in world.admin.members())
+
+
+def test_an_undrain_of_all_members_ends_the_drains_of_all_hosts(world):
+    for host in 'h1', 'h2':
+        report(world, f'{host}:0')
+        world.admin.order(Verb.DRAIN, world.admin.members(), host, [host])
+
+    world.admin.order(Verb.UNDRAIN, world.admin.members(), 'all', None)
+
+    for host in 'h1', 'h2':
+        assert not world.members.read(
+            Me(world.space, '', f'{host}:9')).host_drained
 
 
 def test_a_scheduler_and_a_worker_of_one_name_are_two_members(world):

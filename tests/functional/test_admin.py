@@ -327,7 +327,8 @@ def test_thousands_are_put_back_in_small_steps(place_of_sqlite):
 def paused(place):
     """Return the reason of the pause of each job, as a scheduler reads it."""
     found = place.store.attend({'poll': 60.0, 'sync': 60.0}, {})
-    return {name: status.paused for name, status in found.items()}
+    return {name: status.paused and status.paused.why
+            for name, status in found.items()}
 
 
 def test_a_job_is_paused_with_a_name_and_a_reason(place):

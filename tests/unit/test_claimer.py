@@ -17,6 +17,7 @@ from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim_request import NewLease
 from distperiodic.core.due import ALWAYS
 from distperiodic.core.due import Row
+from distperiodic.core.pause import Pause
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.telemetry import TicksLost
 from distperiodic.core.telemetry import TicksSkipped
@@ -218,7 +219,7 @@ def test_a_tick_that_came_too_early_and_then_too_late_gives_way_to_a_newer():
 
 def test_the_objects_of_a_paused_job_are_skipped():
     """Earlier ticks that the objects missed are skipped as misfires."""
-    desk = Desk(status={'paused': 'night'})
+    desk = Desk(status={'paused': Pause('night')})
 
     desk.claimer.start_tick(desk.job, tick(), ['a'])
 
@@ -228,7 +229,7 @@ def test_the_objects_of_a_paused_job_are_skipped():
 
 
 def test_a_tick_during_a_run_and_a_pause_is_claimed_when_both_have_ended():
-    desk = Desk(status={'paused': 'maintenance'})
+    desk = Desk(status={'paused': Pause('maintenance')})
     desk.store.open = {'a'}
     desk.claimer.start_tick(desk.job, tick(), ['a', 'b'])
     desk.store.status = desk.store.status._replace(paused=None)

@@ -45,6 +45,10 @@ REASONS = [
     (Reason.NOT_LISTED, facts(listed=False, claim=standing(BEFORE))),
     (Reason.PAUSED, facts(paused=True)),
     (Reason.PAUSED, facts(paused=True, claim=standing(BEFORE))),
+    (Reason.PAUSED, facts(paused=True, object_paused=True)),
+    (Reason.OBJECT_PAUSED, facts(object_paused=True)),
+    (Reason.OBJECT_PAUSED, facts(
+        object_paused=True, claim=standing(BEFORE))),
     (Reason.RAN, facts(claim=standing())),
     (Reason.RAN, facts(due=None, newest=None, claim=standing(BEFORE))),
     # The object ran for a trigger, not for a due tick.
@@ -164,4 +168,4 @@ def test_any_content_of_a_row_has_a_reason(state, due, until):
 @pytest.mark.parametrize('one', sorted(FINE))
 def test_a_healthy_state_needs_no_operator(one):
     assert one not in (Reason.DEAD, Reason.LOST, Reason.PAUSED,
-                       Reason.NOBODY_CLAIMS, Reason.HOLDER_GONE)
+                       Reason.OBJECT_PAUSED, Reason.NOBODY_CLAIMS, Reason.HOLDER_GONE)

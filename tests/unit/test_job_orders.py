@@ -235,8 +235,8 @@ class Stored:
         self.world.advance(61)
         self.answers = []
 
-    def confirm(self, verb, job='poll', tick=0):
-        self.me.flow.confirm_job(verb, job, tick, self.answers.append)
+    def confirm(self, verb, job='poll', **arguments):
+        self.me.flow.confirm_job(verb, job, arguments, self.answers.append)
 
 
 @pytest.fixture
@@ -353,7 +353,7 @@ def test_a_member_job_has_no_pause_in_the_store():
         own=[worlds.job('mine', scope=Scope.MEMBER, topic='-')])
     answers = []
 
-    me.flow.confirm_job(Verb.PAUSE, 'mine', 0, answers.append)
+    me.flow.confirm_job(Verb.PAUSE, 'mine', {}, answers.append)
 
     assert Authority.RING in me.queues
     assert answers == [(True, 'it does not schedule this job')]

@@ -30,7 +30,8 @@ _MODULES = (
     members, partitions, queries, task_pools, task_queries, waiting)
 # The commands. All other public functions of these modules are queries.
 _COMMANDS = {
-    admin.pause, admin.prune, admin.resume, admin.trigger,
+    admin.pause, admin.pause_objects, admin.prune, admin.resume,
+    admin.resume_objects, admin.trigger,
     auditing.recorded, bulk.recorded, bulk_tasks.cancel, bulk_tasks.retry,
     dead_objects.requeue, members.request_answers, partitions.promote,
     task_pools.reset}

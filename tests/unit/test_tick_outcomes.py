@@ -29,6 +29,7 @@ from distperiodic.core.job import Scope
 from distperiodic.operator import admin
 from distperiodic.operator.group_reader import GroupStore
 from tests.logged import lines
+from tests.unit.world import BEGIN
 from tests.unit.world import World
 from tests.unit.world import job
 from tests.unit.world import seconds_of
@@ -71,6 +72,11 @@ def group(store, tmp_path):
     one = GroupStore(f'sqlite:///{tmp_path}/claims.sqlite', 'tests')
     yield one
     one.close()
+
+
+def instant_at(seconds):
+    """Return the instant *seconds* after the world began."""
+    return round((BEGIN + seconds) * schedule.SECOND)
 
 
 _ENDS = {'due', *(state.value for state in ENDINGS)}
@@ -481,7 +487,145 @@ def test_ticks_of_a_paused_job_are_skipped_by_all_until_it_is_resumed(
     assert reasons(store) == {'paused: disks are full'}
     assert history(store, _BY)[30.0] == {'by_pause': 3}
     assert lines(caplog, 'job paused') == len(both) * [
-        {'job': 'poll', 'reason': 'disks are full'}]
+        {'job': 'poll', 'reason': 'disks are full', 'until': 'resumed'}]
+
+
+def ran(world, key):
+    """Return the ticks for which an object has run."""
+    return sorted({s.tick for s in world.starts() if s.object == key})
+
+
+def test_ticks_of_a_paused_object_are_skipped_and_those_of_others_run(
+        world, store, group, caplog):
+    caplog.set_level('INFO')
+    poll = job(every=10.0, objects=True, misfire=schedule.Misfire.ALL)
+    both = world.group('mn', poll, store=store, catalogues={
+        'poll': ['a', 'b', 'c', 'd']})
+    world.advance(12)
+
+    admin.pause_objects(group, 'poll', ['b', 'c'], by='me@here',
+                        why='in repair')
+    admin.pause_objects(group, 'poll', ['c'], by='me@here', why='moved')
+    world.advance(26)
+    assert admin.resume_objects(group, 'poll', ['b', 'd']) == ['b']
+    world.advance(10)
+    assert admin.resume_objects(group, 'poll') == ['c']
+    world.advance(10)
+
+    assert ran(world, 'a') == ran(world, 'd') == [
+        10.0, 20.0, 30.0, 40.0, 50.0]
+    assert ran(world, 'b') == [10.0, 40.0, 50.0]
+    assert ran(world, 'c') == [10.0, 50.0]
+    assert {tick: by['by_pause'] for tick, by in history(
+        store, _BY).items() if by} == {20.0: 2, 30.0: 2, 40.0: 1}
+    assert reasons(store) == {'paused: in repair', 'paused: moved'}
+    assert len(lines(caplog, 'objects paused')) == 3 * len(both)
+
+
+@pytest.mark.parametrize('objects', [None, ['a']])
+def test_a_pause_ends_by_itself_at_its_instant(world, store, group, objects):
+    poll = job(every=10.0, objects=True, misfire=schedule.Misfire.ALL)
+    world.group('mn', poll, store=store, catalogues={'poll': ['a']},
+                sweep_interval=9.0)
+    world.advance(12)
+
+    options = {'by': 'me@here', 'why': 'new disks',
+               'until': instant_at(30)}
+    if objects is None:
+        admin.pause(group, 'poll', **options)
+    else:
+        admin.pause_objects(group, 'poll', objects, **options)
+    world.advance(26)
+
+    # A tick at the end of the pause runs, even if no sweep has seen the end.
+    assert ran(world, 'a') == [10.0, 30.0]
+    assert history(store, _BY)[20.0] == {'by_pause': 1}
+    [stored] = group.jobs()
+    assert (stored.paused_since, stored.paused_objects) == (None, 0)
+    assert not admin.resume(group, 'poll')
+    assert admin.resume_objects(group, 'poll') == []
+
+
+def test_the_phase_of_an_object_decides_when_its_pause_ends(
+        world, store, group):
+    keys = [f'object-{n}' for n in range(20)]
+    poll = job(every=10.0, objects=True, spread=True,
+               misfire=schedule.Misfire.ALL)
+    world.scheduler(poll, store=store, catalogues={'poll': keys})
+    world.advance(25)
+
+    admin.pause(group, 'poll', by='me@here', why='x',
+                until=instant_at(35))
+    world.advance(30)
+
+    late = {key for key in keys if 30.0 in ran(world, key)}
+    phases = {s.object: s.at - s.tick for s in world.starts()
+              if s.tick == 40.0}
+    assert 0 < len(late) < len(keys)
+    assert min(phases[key] for key in late) >= 5.0 - 1.0
+    assert max(phases[key] for key in set(keys) - late) <= 5.0 + 1.0
+
+
+def test_a_pause_of_a_job_outlives_that_of_its_objects(world, store, group):
+    poll = job(every=10.0, objects=True)
+    world.scheduler(poll, store=store, catalogues={'poll': ['a', 'b']})
+    world.advance(12)
+    admin.pause(group, 'poll', by='me@here', why='x',
+                until=instant_at(30))
+    admin.pause_objects(group, 'poll', ['a'], by='me@here', why='y')
+
+    world.advance(26)
+
+    assert ran(world, 'a') == [10.0]
+    assert ran(world, 'b') == [10.0, 30.0]
+
+
+def test_a_process_that_begins_reads_the_paused_objects_first(
+        world, store, group):
+    poll = job(every=10.0, objects=True)
+    world.scheduler(poll, store=store, catalogues={'poll': ['a', 'b']})
+    world.advance(11)
+    world.schedulers.clear()
+    admin.pause_objects(group, 'poll', ['a'], by='me@here', why='later')
+    new = world.scheduler(poll, name='new', store=store,
+                          catalogues={'poll': ['a', 'b']})
+
+    world.advance(10)
+
+    assert {s.object for s in new.starts} == {'b'}
+
+
+def test_a_claimed_object_still_runs_after_its_pause(world, store, group):
+    poll = job(every=10.0, objects=True)
+    me = world.scheduler(poll, store=store, catalogues={'poll': ['a']})
+    world.advance(10.5)
+    admin.pause_objects(group, 'poll', ['a'], by='me@here', why='later')
+    world.advance(5)
+
+    me.finish()
+
+    assert history(store) == {10.0: {'due': 1, 'done': 1}}
+
+
+def test_a_job_without_paused_objects_costs_no_statement(
+        world, store, group):
+    read = []
+    sa.event.listen(sa.Engine, 'before_cursor_execute', _keep := (
+        lambda *arguments: read.append(arguments[2])))
+    try:
+        poll = job(every=10.0, objects=True)
+        world.scheduler(poll, store=store, catalogues={'poll': ['a', 'b']})
+        world.advance(35)
+        assert read
+        assert not [one for one in read if 'paused_object' in one
+                    and 'distperiodic_job' not in one]
+        admin.pause_objects(group, 'poll', ['a'], by='me@here', why='x')
+        read.clear()
+        world.advance(10)
+        assert [one for one in read
+                if 'FROM distperiodic_paused_object' in one]
+    finally:
+        sa.event.remove(sa.Engine, 'before_cursor_execute', _keep)
 
 
 def test_ticks_missed_before_a_pause_are_recorded_with_the_pause(

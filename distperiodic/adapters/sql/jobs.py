@@ -19,11 +19,13 @@ from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.job_set import RECORDS_PER_GAP
 from distperiodic.core.job_set import adopted
 from distperiodic.core.job_set import mark_of
+from distperiodic.core.pause import Pause
 from distperiodic.core.schedule import SECOND
 from distperiodic.ports import Checked
 from distperiodic.ports import JobStatus
 
 _job = tables.job
+_paused = tables.paused_object
 
 #: Range of job numbers. The range begins far above 1, because an earlier
 #: release numbered the jobs from 1.
@@ -231,6 +233,25 @@ def adopt(connection: sa.Connection, rows: Mapping[str, Any],
                  definitions=' '.join(f'{mark:x}' for mark in found)))
 
 
+def is_paused(row: Any) -> bool:
+    """Return whether an operator has paused the job or the object of *row*.
+
+    The row has the columns of the pause, and the time of the store's clock as
+    ``now``.
+    """
+    return row.paused_since is not None and (
+        row.paused_until is None or row.now < row.paused_until)
+
+
+def not_over(table: sa.Table, now: Any) -> sa.ColumnElement[bool]:
+    """Return the condition that a pause has not ended by itself.
+
+    :param table: The table of jobs or of paused objects.
+    :param now: Time of the store's clock.
+    """
+    return sa.or_(table.c.paused_until.is_(None), table.c.paused_until > now)
+
+
 class AttendedJobs(NamedTuple):
     """Status of attended jobs, and the changes that are to be written."""
 
@@ -266,7 +287,7 @@ def attendance(rows: Mapping[str, Any], jobs: Mapping[str, float],
     for name, seconds in jobs.items():
         row, gap = rows[name], seconds * SECOND
         since = row.attended_since
-        if row.paused_since is not None:
+        if is_paused(row):
             # A paused job does not count as attended, so its ticks do not
             # count as lost.
             found.found[name] = _status(
@@ -297,6 +318,28 @@ def attend(connection: sa.Connection, found: AttendedJobs) -> None:
                 .values(dict.fromkeys(columns, found.now)))
     if found.checked:
         connection.execute(_CHECKED, found.checked)
+
+
+def with_paused_objects(
+        connection: sa.Connection, rows: Mapping[str, Any],
+        statuses: dict[str, JobStatus]) -> dict[str, JobStatus]:
+    """Return *statuses* with the paused objects of the jobs."""
+    numbers = {rows[name].id: name for name in statuses
+               if rows[name].paused_objects}
+    paused: dict[str, dict[str, Pause]] = {}
+    for row in connection.execute(sa.select(_paused).where(
+            _paused.c.job.in_(sorted(numbers)),
+            not_over(_paused, next(iter(rows.values())).now))):
+        paused.setdefault(numbers[row.job], {})[row.object] = Pause(
+            row.paused_why, row.paused_until)
+    return {name: status if name not in paused else status._replace(
+        paused_objects=paused[name]) for name, status in statuses.items()}
+
+
+def has_paused_objects(rows: Mapping[str, Any],
+                       jobs: Collection[str]) -> bool:
+    """Return whether some of *jobs* may have paused objects."""
+    return any(rows[name].paused_objects for name in jobs)
 
 
 _CHECKED = sa.update(_job).where(
@@ -331,7 +374,8 @@ def _checked(row: Any, scan: Checked | None) -> int:
 def _status(row: Any, attended: int | None,
             scan: Checked | None) -> JobStatus:
     return JobStatus(
-        None if row.paused_since is None else row.paused_why or '',
+        Pause(row.paused_why or '', row.paused_until)
+        if is_paused(row) else None,
         row.schedule or '',
         due.ALWAYS if row.schedule_since is None else row.schedule_since,
         attended, _checked(row, scan))

@@ -12,6 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from distperiodic.adapters.local.process_slot import host_name
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
 from distperiodic.core.control import Desired
@@ -19,9 +20,11 @@ from distperiodic.core.control import Found
 from distperiodic.core.control import Me
 from distperiodic.core.control import MemberCommand
 from distperiodic.core.control import MemberOutcome
+from distperiodic.core.control import host_of
 
 _action = tables.action
 _answer = tables.answer
+_host = tables.drained_host
 _member = tables.member
 
 
@@ -48,7 +51,10 @@ class SqlMembers:
             row = connection.execute(sa.select(
                 _member.c.drained, _member.c.pool_size).where(
                     *_of(_member, me))).one_or_none()
-            return Found(None if row is None else Desired(
+            if row is None:
+                return Found(None, requests, connection.scalar(
+                    _host_drain(me)) is not None)
+            return Found(Desired(
                 row.drained is not None, row.pool_size), requests)
         return self._database.read(work)
 
@@ -60,7 +66,8 @@ class SqlMembers:
             if new:
                 dialect.insert_new(
                     connection, _member, {'name': [me.name]}, space=me.space,
-                    part=me.part, process=process, seen=0, state='{}')
+                    part=me.part, process=process, seen=0, state='{}',
+                    drained=connection.scalar(_host_drain(me)))
             connection.execute(sa.update(_member).where(
                 *_of(_member, me)).values(
                     process=process, seen=dialect.now,
@@ -77,6 +84,13 @@ class SqlMembers:
                         at=self._database.dialect.now, process=process,
                         done=int(outcome.done), outcome=outcome.text))
         self._database.write(work)
+
+
+def _host_drain(me: Me) -> Any:
+    """Return a query for the id of the action that drained a host."""
+    return sa.select(_host.c.action).where(
+        _host.c.space == me.space,
+        _host.c.host.in_([host_of(me.name), host_name()])).limit(1)
 
 
 def _of(table: sa.Table, me: Me) -> tuple[sa.ColumnElement[bool], ...]:

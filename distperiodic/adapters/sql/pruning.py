@@ -28,6 +28,7 @@ _answer = tables.answer
 _claim = tables.claim
 _failure = tables.failure
 _history = tables.history
+_host = tables.drained_host
 _job = tables.job
 _lease = tables.lease
 _member = tables.member
@@ -188,9 +189,11 @@ def _prune_leases(connection: sa.Connection, *, unused: Sequence[int],
 
 def _prune_some_actions(connection: sa.Connection, *, group: _Group,
                         before: int) -> _Deleted:
-    # The record of a drain stays while the member is drained.
+    # The record of a drain stays while the member or the host is drained.
     held = sa.select(_member.c.drained).where(
-        _member.c.space == group.namespace, _member.c.drained.is_not(None))
+        _member.c.space == group.namespace, _member.c.drained.is_not(None)
+    ).union_all(sa.select(_host.c.action).where(
+        _host.c.space == group.namespace))
     ids = connection.execute(
         sa.select(_action.c.id).where(
             _action.c.space == group.namespace, _action.c.at < before,

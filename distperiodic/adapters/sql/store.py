@@ -192,13 +192,19 @@ class SqlClaimStore:
         if rows is not None:
             found = sql_jobs.attendance(rows, jobs, checked)
             if not found.changes:
-                return found.found
+                if not sql_jobs.has_paused_objects(rows, jobs):
+                    return found.found
+                return self.database.read(
+                    lambda connection: sql_jobs.with_paused_objects(
+                        connection, rows, found.found))
 
         def work(connection: sa.Connection) -> dict[str, ports.JobStatus]:
-            found = sql_jobs.attendance(
-                self._numbers.read(connection, jobs), jobs, checked)
+            rows = self._numbers.read(connection, jobs)
+            found = sql_jobs.attendance(rows, jobs, checked)
             sql_jobs.attend(connection, found)
-            return found.found
+            return (sql_jobs.with_paused_objects(connection, rows, found.found)
+                    if sql_jobs.has_paused_objects(rows, jobs)
+                    else found.found)
         return self.database.write(work)
 
     def sync(self, job: str, listed: Sequence[ports.Listed],

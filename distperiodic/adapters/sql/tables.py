@@ -70,6 +70,12 @@ job = sa.Table(
     sa.Column('paused_since', sa.BigInteger),
     sa.Column('paused_by', sa.String(LONGEST_REASON)),
     sa.Column('paused_why', sa.String(LONGEST_REASON)),
+    #: When the pause ends by itself. None means that it lasts until an
+    #: operator ends it.
+    sa.Column('paused_until', sa.BigInteger),
+    #: Number of rows of the job in the table of paused objects. None means 0.
+    #: So a scheduler reads that table only if the job has such rows.
+    sa.Column('paused_objects', sa.Integer),
     #: Text of the schedule in force. None means that no schedule is recorded
     #: yet.
     sa.Column('schedule', Exact(LONGEST_RULE + 100)),
@@ -164,6 +170,18 @@ claim = sa.Table(
     **_OF_TABLES, **_TOGETHER)
 #: Columns of :class:`~distperiodic.core.attributes.Attributes`, in order.
 ATTRIBUTES = tuple(claim.c[name] for name in Attributes._fields)
+
+#: Objects that operators have paused, at most core.pause.MOST_OBJECTS of each
+#: job. The columns are those of a paused job.
+paused_object = sa.Table(
+    'distperiodic_paused_object', metadata,
+    sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column('object', Exact(LONGEST_ID), primary_key=True),
+    sa.Column('paused_since', sa.BigInteger, nullable=False),
+    sa.Column('paused_by', sa.String(LONGEST_REASON), nullable=False),
+    sa.Column('paused_why', sa.String(LONGEST_REASON), nullable=False),
+    sa.Column('paused_until', sa.BigInteger),
+    **_OF_TABLES)
 
 lease = sa.Table(
     'distperiodic_lease', metadata,
@@ -472,6 +490,16 @@ member = sa.Table(
     #: option ``pool_size``.
     sa.Column('pool_size', sa.Integer),
     **_OF_TABLES, **_CHANGING)
+
+#: Hosts that operators have drained. A member of such a host that has no row
+#: yet is drained from its start.
+drained_host = sa.Table(
+    'distperiodic_drained_host', metadata,
+    sa.Column('space', Exact(100), primary_key=True),
+    sa.Column('host', Exact(LONGEST_MEMBER), primary_key=True),
+    #: Id of the action that drained the host.
+    sa.Column('action', LeaseName, nullable=False),
+    **_OF_TABLES)
 
 #: Actions of operators, one row for each.
 action = sa.Table(

@@ -5,7 +5,7 @@ Every scheduler that shares a store regularly reads the status of its jobs from
 the store. Each read also records that the scheduler serves those of these jobs
 that are not paused. The status states:
 
-- the operator's reason, if the job is paused,
+- the pause of the job and of single objects, if operators have paused them,
 - the schedule in force,
 - the instant since which schedulers have served the job without a gap,
 - the instant up to which scans found all due ticks settled.
@@ -27,8 +27,10 @@ from distperiodic.core import due
 from distperiodic.core.job import Job
 from distperiodic.core.job_set import attendance_gap
 from distperiodic.core.job_set import mark_of
+from distperiodic.core.pause import Pause
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
+from distperiodic.core.schedule import datetime_of
 from distperiodic.flow.procedure import Procedure
 from distperiodic.flow.procedure import call
 from distperiodic.flow.procedure import start
@@ -123,8 +125,8 @@ class Attendance:
         #: Time of the last request, in monotonic seconds and as an instant.
         self._requested = clock.monotonic(), clock.now()
         self._callbacks = Callbacks()
-        #: Reasons for the pauses that only this process knows, by job.
-        self._volatile: dict[str, str] = {}
+        #: Pauses that only this process knows, by job.
+        self._volatile: dict[str, Pause] = {}
 
     def sweep(self) -> None:
         """Read the status of the jobs if a read is due."""
@@ -240,11 +242,19 @@ class Attendance:
             elif before is not None and before.paused is not None and (
                     after.paused is None):
                 self._log_resumed(name)
+            known = () if before is None else before.paused_objects.keys()
+            if after.paused_objects.keys() != set(known):
+                LOG.info('objects paused: job=%s objects=%d before=%d; their '
+                         'ticks are skipped; to list them: distperiodic '
+                         'objects --paused', name, len(after.paused_objects),
+                         len(known))
 
     @staticmethod
-    def _log_paused(job: str, why: str | None) -> None:
-        LOG.info('job paused: job=%s reason=%s; its ticks are skipped; to '
-                 'resume it: distperiodic job resume', job, why)
+    def _log_paused(job: str, pause: Pause) -> None:
+        LOG.info('job paused: job=%s reason=%s until=%s; its ticks are '
+                 'skipped; to resume it: distperiodic job resume', job,
+                 pause.why, 'resumed' if pause.until is None
+                 else datetime_of(pause.until).isoformat())
 
     @staticmethod
     def _log_resumed(job: str) -> None:
@@ -299,13 +309,19 @@ class Attendance:
                 # recent by this clock.
                 and self._clock.now() - instant <= recent * SECOND)
 
-    def paused(self, job: str) -> str | None:
-        """Return the reason why *job* is paused.
-
-        None means that the job is not paused.
-        """
+    def paused(self, job: str) -> Pause | None:
+        """Return the pause of *job*. None means that it is not paused."""
         status = self._statuses.get(job)
         return self._volatile.get(job, status.paused if status else None)
+
+    def paused_objects(self, job: str) -> Mapping[str, Pause]:
+        """Return the paused objects of *job*, by id."""
+        status = self._statuses.get(job)
+        return status.paused_objects if status else {}
+
+    def is_over(self, until: Instant) -> bool:
+        """Return whether a pause with this end has ended by itself."""
+        return self._clock.now() >= until
 
     def set_paused(self, job: str, why: str | None) -> bool:
         """Pause or resume *job* in this process only.
@@ -319,12 +335,12 @@ class Attendance:
         if why is None:
             self._volatile.pop(job, None)
         else:
-            self._volatile[job] = why
+            self._volatile[job] = Pause(why)
         changed = before is (why is None)
         if changed and why is None:
             self._log_resumed(job)
         elif changed:
-            self._log_paused(job, why)
+            self._log_paused(job, self._volatile[job])
         return changed
 
     @property

@@ -387,19 +387,41 @@ class Claimer:
     def _request(self, request: _TickRequest) -> None:
         if self._closed:
             return
-        job, tick = request.job, request.tick
-        reason = self.attendance.paused(job.name)
-        if reason is not None and not request.judged:
-            # The rows show which ticks the objects missed before the pause.
-            self.judge_objects(job, request.objects)
+        paused = self._paused(request)
+        if not paused:
+            start(self._claim(request))
             return
-        if reason is not None:
+        for reason, objects in paused.items():
+            some = request._replace(objects=objects)
+            if not request.judged:
+                # The rows show which ticks the objects missed before the
+                # pause.
+                self.judge_objects(request.job, objects)
+                continue
             self._dropped.settle(
-                job, request.plan, tick, request.objects, SkippedBy.PAUSE,
-                f'paused: {reason}',
-                functools.partial(self._repeat, request), request.listing)
-            return
-        start(self._claim(request))
+                request.job, request.plan, request.tick, objects,
+                SkippedBy.PAUSE, f'paused: {reason}',
+                functools.partial(self._repeat, some), request.listing)
+        skipped = {key for objects in paused.values() for key in objects}
+        rest = [key for key in request.objects if key not in skipped]
+        if rest:
+            start(self._claim(request._replace(objects=rest)))
+
+    def _paused(self, request: _TickRequest) -> dict[str, Sequence[str]]:
+        """Return the objects of *request* that are paused, by the reason."""
+        of_job = self.attendance.paused(request.job.name)
+        of_objects = self.attendance.paused_objects(request.job.name)
+        if of_job is not None and of_job.until is None:
+            return {of_job.why: request.objects}
+        found: dict[str, list[str]] = {}
+        if of_job is not None or of_objects:
+            due_of = _due_of(request)
+            for key in request.objects:
+                for pause in (of_job, of_objects.get(key)):
+                    if pause is not None and pause.covers(due_of(key)):
+                        found.setdefault(pause.why, []).append(key)
+                        break
+        return dict(found)
 
     def _claim(self, request: _TickRequest) -> Procedure[None]:
         job, lease = request.job, self._new_lease()
@@ -692,6 +714,16 @@ def _divide(rows: Iterable[Row], condition: Callable[[Row], bool]
     for row in rows:
         parts[not condition(row)].append(row)
     return parts
+
+
+def _due_of(request: _TickRequest) -> Callable[[str], Instant]:
+    """Return a function that returns when an object is due for the tick."""
+    plan, tick = request.plan, request.tick
+    if not plan.spread:
+        due_at, _ = plan.window(tick, 0, request.listing)
+        return lambda key: due_at
+    return lambda key: plan.window(
+        tick, position_of(key), request.listing)[0]
 
 
 def _window(request: _TickRequest) -> tuple[Instant, Instant | None]:

@@ -46,34 +46,53 @@ class JobOrders:
 
     # -- with a store
 
-    def confirm(self, verb: str, job: str, tick: int,
+    def confirm(self, verb: str, job: str, arguments: Mapping[str, Any],
                 then: Callable[[MemberOutcome], None]) -> None:
         """Apply a command that is in the store.
 
-        :param tick: For a trigger, the tick of the triggered runs.
+        :param arguments: For a trigger, ``tick`` is the tick of the triggered
+            runs. For any other command, ``objects`` are the objects of the job
+            to which it applies. If they are missing, it applies to the job.
         :param then: Called with the answer when the store has been read. The
             answer waits while the store is unreachable.
         """
+        tick = arguments.get('tick')
         if verb == Verb.TRIGGER and job in self._jobs:
             self._dispatcher.search(
-                job, tick, lambda number: then(_taken_over(number)))
+                job, tick if type(tick) is int else 0,
+                lambda number: then(_taken_over(number)))
         elif verb != Verb.TRIGGER and self._attendance.serves(job):
             self._attendance.read_again(
-                lambda: then(self._confirmed(verb, job)))
+                lambda: then(self._confirmed(verb, job, arguments)))
         else:
             then(NOT_SERVED)
 
-    def _confirmed(self, verb: str, job: str) -> MemberOutcome:
-        paused = self._attendance.paused(job) is not None
-        if paused is not (verb == Verb.PAUSE):
+    def _confirmed(self, verb: str, job: str,
+                   arguments: Mapping[str, Any]) -> MemberOutcome:
+        pauses = verb == Verb.PAUSE
+        keys, until = arguments.get('objects'), arguments.get('until')
+        if isinstance(keys, list):
+            held = self._attendance.paused_objects(job)
+            states = {key in held for key in keys}
+        else:
+            states = {self._attendance.paused(job) is not None}
+        if pauses and type(until) is int and self._attendance.is_over(until):
+            return MemberOutcome(True, 'the pause has ended already')
+        if states - {pauses}:
             return MemberOutcome(
                 False, 'a later command has replaced this one')
-        if not paused:
+        if not pauses:
             return MemberOutcome(True, 'resumed')
-        return self._paused([job])
+        return self._paused([job], keys)
 
-    def _paused(self, jobs: list[str]) -> MemberOutcome:
-        left = sum(len(self._dispatcher.objects(job)) for job in jobs)
+    def _paused(self, jobs: list[str],
+                keys: list[str] | None = None) -> MemberOutcome:
+        """Return the answer to a pause.
+
+        :param keys: The paused objects. None means all objects of the jobs.
+        """
+        left = sum(len(found if keys is None else found.intersection(keys))
+                   for found in map(self._dispatcher.objects, jobs))
         return MemberOutcome(True, f'paused; {left} in flight')
 
     # -- without a store

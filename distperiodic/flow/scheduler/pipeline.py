@@ -407,7 +407,7 @@ class Pipeline:
         authority = self.dispatcher.authority_of(batch)
         return None if authority is None else self.grants_of(authority)
 
-    def confirm_job(self, verb: str, job: str, tick: int,
+    def confirm_job(self, verb: str, job: str, arguments: Mapping[str, Any],
                     then: Callable[[MemberOutcome], None]) -> None:
         """Apply an operator's command, which is in the store, to a job.
 
@@ -417,7 +417,7 @@ class Pipeline:
         if source is None:
             then(NOT_SERVED)
         else:
-            source.orders.confirm(verb, job, tick, then)
+            source.orders.confirm(verb, job, arguments, then)
 
     def order_jobs(self, verb: str, arguments: Mapping[str, Any],
                    why: str) -> MemberOutcome:

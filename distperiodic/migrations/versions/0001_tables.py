@@ -45,6 +45,8 @@ def _create_jobs() -> None:
         sa.Column('paused_since', sa.BigInteger),
         sa.Column('paused_by', sa.String(200)),
         sa.Column('paused_why', sa.String(200)),
+        sa.Column('paused_until', sa.BigInteger),
+        sa.Column('paused_objects', sa.Integer),
         sa.Column('schedule', Exact(400)),
         sa.Column('schedule_since', sa.BigInteger),
         sa.Column('definitions', sa.String(200)),
@@ -54,6 +56,15 @@ def _create_jobs() -> None:
         sa.Column('pruned_before', sa.BigInteger),
         sa.UniqueConstraint(
             'space', 'kind', 'name', name='distperiodic_job_of'),
+        **_OF_TABLES)
+    op.create_table(
+        'distperiodic_paused_object',
+        sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column('object', Exact(255), primary_key=True),
+        sa.Column('paused_since', sa.BigInteger, nullable=False),
+        sa.Column('paused_by', sa.String(200), nullable=False),
+        sa.Column('paused_why', sa.String(200), nullable=False),
+        sa.Column('paused_until', sa.BigInteger),
         **_OF_TABLES)
     op.create_table(
         'distperiodic_claim',
@@ -283,6 +294,12 @@ def _create_control() -> None:
         sa.Column('drained', LeaseName),
         sa.Column('pool_size', sa.Integer),
         **_OF_TABLES, **_CHANGING)
+    op.create_table(
+        'distperiodic_drained_host',
+        sa.Column('space', Exact(100), primary_key=True),
+        sa.Column('host', Exact(200), primary_key=True),
+        sa.Column('action', LeaseName, nullable=False),
+        **_OF_TABLES)
     op.create_table(
         'distperiodic_action',
         sa.Column('id', LeaseName, primary_key=True),

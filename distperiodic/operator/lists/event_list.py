@@ -62,4 +62,5 @@ class Actions(cells.DeclaredList['Event']):
 def _value(name: str, value: object) -> object:
     """Return an argument as text for people."""
     return wording.moment(value) if (
-        name == 'tick' and isinstance(value, int)) else value
+        name in ('tick', 'since', 'until') and isinstance(value, int)
+    ) else value

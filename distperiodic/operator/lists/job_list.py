@@ -47,6 +47,8 @@ class Jobs(cells.DeclaredList['StoredJob']):
             'Health': lambda job: _health(
                 health.concerning(found, job.name), job.name in jobs),
             'Paused since': lambda job: _moment(job.paused_since),
+            'Until': lambda job: _moment(job.paused_until),
+            'Paused objects': lambda job: job.paused_objects or '',
             'By': lambda job: job.paused_by,
             'Why': lambda job: job.paused_why}
         return [jobs.get(name) or StoredJob(

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects that operators pause, and pauses that end by themselves."""
+
+import contextlib
+import datetime
+import json
+import re
+
+import pytest
+import sqlalchemy as sa
+
+from distperiodic.adapters.sql import database
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
+from distperiodic.core import pause
+from distperiodic.core.pause import Pause
+from distperiodic.operator import admin
+from distperiodic.operator.group_reader import GroupStore
+from tests import waiting
+from tests import wall_clock
+from tests.functional import commands
+from tests.functional.cluster import Cluster
+from tests.functional.places import HOUR
+from tests.functional.places import SECOND
+
+#: Ids that a shell, a terminal or SQL could misread.
+HOSTILE = ["a'; DROP TABLE x", 'b\x1b[31m', 'gr\u00f6\u00dfe %', '%', 'A', 'a']
+
+
+@pytest.fixture
+def store(place):
+    with contextlib.closing(GroupStore(place.url, place.group)) as found:
+        yield found
+
+
+def status(place, job='poll'):
+    """Return the status of a job, as a scheduler reads it."""
+    return place.store.attend({job: 60.0}, {})[job]
+
+
+def test_a_paused_object_is_known_to_schedulers_and_operators(place):
+    place.run('poll', place.now, *HOSTILE)
+
+    for key in HOSTILE[:5]:
+        place.ask('job', 'pause', 'poll', '--object', key,
+                  '--why', 'in repair')
+
+    assert status(place).paused_objects == dict.fromkeys(
+        HOSTILE[:5], Pause('in repair'))
+    assert status(place).paused is None
+    rows = json.loads(place.ask('objects', 'poll', '--paused', '-f', 'json'))
+    assert {row['object'] for row in rows} == set(HOSTILE[:5])
+    assert {(row['why'], row['until']) for row in rows} == {
+        ('in repair', None)}
+    assert all(re.fullmatch(r'.+@.+', row['by']) for row in rows)
+    [job] = json.loads(place.ask('job', 'list', '-f', 'json'))
+    assert (job['paused_since'], job['paused_objects']) == (None, 5)
+    _, told = place.tell('why', 'poll', HOSTILE[0])
+    assert told['reason'] in ('ran', 'skipped: paused', 'object paused')
+    [(_, notes)] = [(row, row['finding']) for row in place.tell('status')[1]
+                    if row['role'] == 'group']
+    assert '5 objects of poll' in notes
+
+    assert '1 object' in place.ask(
+        'job', 'resume', 'poll', '--object', HOSTILE[0])
+    assert set(status(place).paused_objects) == set(HOSTILE[1:5])
+    assert '4 objects' in place.ask('job', 'resume', 'poll', '--all-objects')
+    assert status(place).paused_objects == {}
+    assert 'nothing was changed' in place.ask(
+        'job', 'resume', 'poll', '--object', 'a')
+    found = [(row['what'], row['arguments'].get('objects'), row['why'])
+             for row in reversed(place.tell('events')[1])]
+    assert found[:2] == [('job pause', [key], 'in repair')
+                         for key in HOSTILE[:2]]
+
+
+def test_an_object_that_is_not_listed_is_not_paused(place):
+    place.run('poll', place.now, 'a', 'gone')
+    place.store.sync('poll', [], ['gone'], readings=[place.now])
+
+    for key in 'gone', 'nix':
+        told = place.refuse('job', 'pause', 'poll', '--object', 'a',
+                            '--object', key, '--why', 'x')
+        assert repr(key) in told
+    assert status(place).paused_objects == {}
+    for argv in (['--all', '--object', 'a'],
+                 ['poll', '--until', '2001-01-01'],
+                 ['poll', '--until', 'soon'], ['poll', '--until', '-5m']):
+        assert place.refuse('job', 'pause', *argv, '--why', 'x')
+
+
+def test_a_pause_ends_by_the_clock_of_the_store(place, store):
+    place.store.adopt({'poll': 'every 60000000'})
+    place.run('poll', place.now, 'a', 'b')
+    until = store.now() + HOUR
+    admin.pause(store, 'poll', by='me@here', why='x', until=until)
+    admin.pause_objects(store, 'poll', ['a'], by='me@here', why='y',
+                        until=until)
+
+    assert status(place).paused == Pause('x', until)
+    assert status(place).paused_objects == {'a': Pause('y', until)}
+    shown = json.loads(place.ask('next', '-f', 'json'))
+    for row in shown:
+        assert 'until' in row['remark']
+    [job] = json.loads(place.ask('job', 'list', '-f', 'json'))
+    assert job['until'].endswith('Z')
+
+    engine = database.make_engine(place.url)
+    with engine.begin() as connection:
+        [number] = store.names()
+        for column in tables.job.c.id, tables.paused_object.c.job:
+            connection.execute(sa.update(column.table).where(
+                column == number).values(paused_until=store.now() - SECOND))
+    engine.dispose()
+    assert (status(place).paused, status(place).paused_objects) == (None, {})
+    [job] = json.loads(place.ask('job', 'list', '-f', 'json'))
+    assert (job['paused_since'], job['until'], job['paused_objects']) == (
+        None, None, None)
+    assert place.tell('objects', 'poll', '--paused') == (0, [])
+    assert 'not paused' in place.ask('job', 'resume', 'poll')
+
+
+def test_a_job_is_paused_until_a_time(place):
+    place.run('poll', place.now, 'a')
+
+    told = place.ask('job', 'pause', 'poll', '--until', '2h', '--why', 'x')
+    assert re.search(r'paused poll until \S+Z', told)
+    told = place.ask('job', 'pause', 'poll', '--why', 'y')
+    assert 'until' in told
+    assert 'x' in told
+    assert status(place).paused == Pause('y')
+    [first, second] = reversed(place.tell('events')[1])
+    assert first['arguments']['until'] > place.now + HOUR
+    assert not second['arguments']
+
+
+def test_the_number_of_paused_objects_is_limited(place, store, monkeypatch):
+    monkeypatch.setattr(admin, 'MOST_OBJECTS', 3)
+    place.run('poll', place.now, *'abcde')
+    admin.pause_objects(store, 'poll', 'abc', by='me@here', why='x')
+
+    # Objects that are paused already count once.
+    assert admin.pause_objects(
+        store, 'poll', 'ab', by='me@here', why='y') == ['a', 'b']
+    told = ''
+    with pytest.raises(Exception, match='at most 3') as caught:
+        admin.pause_objects(store, 'poll', 'd', by='me@here', why='x')
+    told = str(caught.value)
+    assert '\n' not in told
+    assert set(status(place).paused_objects) == set('abc')
+
+    # An object whose pause has ended does not count.
+    admin.pause_objects(store, 'poll', 'a', by='me@here', why='x',
+                        until=store.now() - SECOND)
+    admin.pause_objects(store, 'poll', 'd', by='me@here', why='x')
+    assert set(status(place).paused_objects) == set('bcd')
+    assert pause.MOST_OBJECTS == 10_000
+
+
+def test_two_commands_at_once_count_each_object(place, store):
+    place.run('poll', place.now, *'abcdef')
+    with contextlib.closing(GroupStore(place.url, place.group)) as other:
+        for key, one in zip('abcdef', [store, other] * 3, strict=True):
+            admin.pause_objects(one, 'poll', key, by='me@here', why='x')
+
+    assert len(status(place).paused_objects) == 6
+    [job] = store.jobs()
+    assert job.paused_objects == 6
+
+
+@pytest.fixture
+def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
+    """Two schedulers, of which one has a wall clock that is 40 s ahead, and a
+    worker.
+    """
+    schema.sync(postgresql.url)
+    made = Cluster(
+        tmp_path, zookeeper.url, rabbitmq.url, connection=postgresql.url,
+        spacing=1, objects=40, misfire='all', overlap='wait', lease=5)
+    try:
+        for name, seconds in ('right', 0), ('ahead', 40):
+            wall_clock.set_ahead(tmp_path / name, seconds)
+            made.start('scheduler', 1, tmp_path / name)
+        made.start('worker')
+        made.wait_complete(2, timeout=90)
+        yield made
+    finally:
+        made.close()
+
+
+def test_a_pause_ends_at_one_tick_for_schedulers_whose_clocks_differ(cluster):
+    keys = [f'192.168.10.{n}' for n in range(20)]
+    with contextlib.closing(GroupStore(
+            cluster.connection, cluster.group)) as store:
+        until = store.now() // SECOND + 8
+    at = datetime.datetime.fromtimestamp(until, datetime.UTC)
+
+    told = commands.call(
+        'job', 'pause', 'ping', *(f'--object={key}' for key in keys),
+        '--until', at.isoformat(), '--why', 'new disks', '--config-file',
+        cluster.config, cwd=cluster.config.parent)
+
+    assert (told.returncode, told.stderr) == (0, ''), told
+    assert told.stdout.count('paused; ') == 2
+    with contextlib.closing(GroupStore(
+            cluster.connection, cluster.group)) as store:
+        applied = store.now() / SECOND + 1
+    assert applied < until
+    waiting.wait_until(lambda: {
+        run.object for run in cluster.runs() if run.tick >= until + 2
+    } >= set(keys), 60)
+    runs = cluster.runs()
+    ticks = {key: sorted(run.tick for run in runs if run.object == key)
+             for key in keys}
+    assert not [tick for some in ticks.values() for tick in some
+                if applied <= tick < until]
+    assert all({until, until + 1, until + 2} <= {*map(round, some)}
+               for some in ticks.values())
+    others = {run.tick for run in runs if run.object == '192.168.10.30'}
+    assert others >= {*range(int(applied) + 1, until + 2)}
