@@ -42,7 +42,7 @@ _INTERRUPTED = 130
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ('Run', ('demo', 'scheduler', 'worker')),
     ('Check that all is well', (
-        'status', 'top', 'web', 'metrics', 'doctor', 'audit')),
+        'status', 'top', 'web', 'metrics', 'doctor', 'audit', 'dump')),
     ('Show runs, ticks and the reasons of missed runs', (
         'running', 'waiting', 'next', 'why', 'history', 'objects', 'dead list',
         'job list')),

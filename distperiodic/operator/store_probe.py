@@ -66,6 +66,14 @@ def missing(store: GroupStore) -> list[str]:
     return store.read(read)
 
 
+def version(store: GroupReader) -> str:
+    """Return the version of the database server."""
+    def read(connection: sa.Connection) -> str:
+        found = connection.dialect.server_version_info or ()
+        return '.'.join(map(str, found))
+    return store.read(read)
+
+
 def engines(store: GroupReader) -> dict[str, str]:
     """Return the tables whose engine cannot roll back, with the engines.
     """

@@ -168,4 +168,5 @@ def test_any_content_of_a_row_has_a_reason(state, due, until):
 @pytest.mark.parametrize('one', sorted(FINE))
 def test_a_healthy_state_needs_no_operator(one):
     assert one not in (Reason.DEAD, Reason.LOST, Reason.PAUSED,
-                       Reason.OBJECT_PAUSED, Reason.NOBODY_CLAIMS, Reason.HOLDER_GONE)
+                       Reason.OBJECT_PAUSED, Reason.NOBODY_CLAIMS,
+                       Reason.HOLDER_GONE)
