@@ -167,7 +167,7 @@ class Screen:
         for number, one in enumerate(sections):
             # The title, and the heads of the columns.
             share = lines // (len(sections) - number)
-            rows = one.rows[:max(0, share - 3)]
+            rows = _around(selected, one.rows, max(0, share - 3))
             title = f'{one.title} ({len(one.rows)})'
             if len(rows) < len(one.rows):
                 title = f'{one.title} ({len(rows)} of {len(one.rows)})'
@@ -178,6 +178,16 @@ class Screen:
                 lines -= 1
                 yield _table(one, rows, selected, width)
             yield Text()
+
+
+def _around(selected: tuple[str, str] | None, rows: Sequence[ScreenRow],
+            most: int) -> Sequence[ScreenRow]:
+    """Return at most *most* rows, with the selected one if it is among them.
+    """
+    at = next((at for at, row in enumerate(rows)
+               if row.about is not None and row.about == selected), 0)
+    begin = max(0, at - most + 1)
+    return rows[begin:begin + most]
 
 
 def _cut(line: Text) -> Text:

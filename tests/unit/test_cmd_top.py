@@ -104,6 +104,14 @@ def test_keys_select_an_object_and_ask_about_it():
     assert found.press('enter') is Wish.ANSWER
 
 
+def test_the_selected_row_is_shown_even_if_the_list_is_cut():
+    many = snapshot([f'object-{n:02}' for n in range(100)])
+
+    assert 'object-00' in '\n'.join(drawn(screen(shown=many)))
+    text = '\n'.join(drawn(screen(*['down'] * 60, shown=many)))
+    assert 'object-60' in text and 'object-00' not in text
+
+
 def test_the_selected_object_stays_selected_when_its_row_moves():
     found = screen('down')
 
