@@ -874,6 +874,9 @@ class Tracer(Protocol):
         None means that the thread has no span.
         """
 
+    def flush(self, seconds: float) -> None:
+        """Export the spans that have ended; wait at most *seconds*."""
+
 
 class CallQueue(Protocol):
     """Queue of store calls, so that the flow never waits for the store."""

@@ -764,4 +764,8 @@ class SchedulerService(lifecycle.Lifecycle):
         self._handlers.close_processes()
         if self._slot is not None:
             self._slot.leave()
+        if TRACING.tracer is not None:
+            # A forked process ends without the exit handlers of the SDK.
+            TRACING.tracer.flush(self._share(
+                1.0, closed_by))
         LOG.info('scheduler stopped: member=%s', self._member_id)

@@ -452,6 +452,10 @@ class WorkerService(lifecycle.Lifecycle):
         self._handlers.close_processes()
         if self._slot is not None:
             self._slot.leave()
+        if TRACING.tracer is not None:
+            # A forked process ends without the exit handlers of the SDK.
+            TRACING.tracer.flush(self._share(
+                1.0, leave_by))
         LOG.info('worker stopped: member=%s', self._member_id)
 
     def _return_unstarted(self) -> None:

@@ -3,15 +3,19 @@
 
 import importlib
 import os
+import subprocess
 import sys
 
 import pytest
 from oslo_config import cfg
 
+from distperiodic import periodic
 from distperiodic import service
 from distperiodic import tasks
 from distperiodic.adapters.sql import schema
+from tests import programs
 from tests import spans
+from tests.configured import configuration
 from tests.functional.cluster import Cluster
 from tests.waiting import wait_until
 
@@ -19,6 +23,13 @@ ALONE = os.path.join(os.path.dirname(__file__), 'alone')
 sys.path.insert(0, ALONE)
 misbehaving = importlib.import_module('misbehaving')
 OBJECTS = 20
+
+
+class Jobs(periodic.PeriodicTasks):
+
+    @periodic.periodic_task(spacing=1, scope='group')
+    def poll(self, context):
+        pass
 
 
 @pytest.fixture
@@ -125,6 +136,48 @@ def test_a_process_that_runs_the_work_itself_links_it_too(tmp_path):
         assert wait_until(lambda: complete(alone), 60)
     finally:
         alone.close()
+
+
+WITHOUT = """
+import sys
+from oslo_config import cfg
+import misbehaving
+from distperiodic import service, tasks
+conf = cfg.ConfigOpts()
+conf(['--config-file', sys.argv[1]])
+one = service.SchedulerService(conf, misbehaving.Modules(conf))
+one.start()
+client = tasks.Client(conf)
+print(client.wait(client.submit('m.run', {}), 60).status)
+client.close()
+one.stop()
+print([name for name in sys.modules if name.startswith('opentelemetry')])
+"""
+
+
+def test_a_process_without_the_option_does_not_import_opentelemetry(tmp_path):
+    (tmp_path / 'conf').write_text(
+        f'[distperiodic]\nstate_path = {tmp_path}\n')
+    done = subprocess.run(
+        [*programs.PYTHON, '-c', WITHOUT, tmp_path / 'conf'], check=True,
+        env=os.environ | {'PYTHONPATH': ALONE}, capture_output=True)
+    assert done.stdout.decode().split('\n')[:2] == ['succeeded', '[]']
+
+
+@pytest.mark.parametrize('kind', ['SchedulerService', 'WorkerService'])
+def test_a_service_that_stops_exports_its_last_spans(
+        tmp_path, monkeypatch, kind):
+    conf = configuration(
+        state_path=str(tmp_path), backend_url=f'file://{tmp_path}/group',
+        connection='none')
+    asked = []
+    with spans.kept() as exported:
+        monkeypatch.setattr(exported.provider, 'force_flush', asked.append)
+        one = getattr(service, kind)(conf, Jobs(conf))
+        one.start()
+        assert asked == []
+        one.stop()
+    assert len(asked) == 1
 
 
 def test_a_step_in_a_process_of_its_own_continues_the_trace_of_its_run(

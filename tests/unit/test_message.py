@@ -423,7 +423,7 @@ def test_a_malformed_trace_is_ignored_and_its_batch_accepted(value):
 def test_a_signature_covers_the_trace():
     encoded = message.encode_batch(a_batch(trace=TRACE), ['key'])
     assert message.decode(encoded, ['key']).trace == TRACE
-    for forged in (TRACE.replace('4', '5'), 'x', 7):
+    for forged in (TRACE.replace('4', '5'), 'x', 7, float('nan')):
         with pytest.raises(exceptions.InvalidMessage):
             message.decode(encoded | {'traceparent': forged}, ['key'])
     del encoded['traceparent']

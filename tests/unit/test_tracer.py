@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Spans of the flow, as the SDK of OpenTelemetry exports them."""
 
-import pathlib
-import re
 import sys
 import threading
 
@@ -14,7 +12,6 @@ from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.adapters.local import tracing
 from distperiodic.adapters.local.tracing import TRACING
-from distperiodic.core import message
 from distperiodic.core.refusal import Refusal
 from distperiodic.core.trace_context import is_sampled
 from distperiodic.core.workflow import StepInput
@@ -30,8 +27,6 @@ TRACE = f'00-{"a1" * 16}-{"b2" * 8}-01'
 UNSAMPLED = f'{TRACE[:-1]}0'
 SUBMITTED = f'00-{"c3" * 16}-{"d4" * 8}-01'
 LIMIT = 20.0
-REFERENCE = (pathlib.Path(__file__).parents[2] / 'doc' / 'source'
-             / 'reference' / 'traces.rst')
 
 
 @pytest.fixture
@@ -306,40 +301,22 @@ def test_a_missing_extra_is_one_clear_line(monkeypatch):
         "install 'distperiodic[otel]'")
 
 
+def test_the_last_spans_are_exported_when_a_service_stops(monkeypatch):
+    asked = []
+
+    class Provider(trace.NoOpTracerProvider):
+        def force_flush(self, timeout_millis):
+            asked.append(timeout_millis)
+            threading.Event().wait(LIMIT)
+
+    monkeypatch.setattr(TRACING, 'tracer', None)
+    tracing.install('a test', Provider())
+    TRACING.tracer.flush(0.1)
+    assert asked == [100]
+
+
 def test_a_span_of_another_process_is_the_current_one(exported):
     with tracing.continued(TRACE):
         assert TRACING.tracer.current() == TRACE
     with tracing.continued(None):
         assert TRACING.tracer.current() is None
-
-
-def test_the_reference_lists_exactly_the_names_of_the_spans(exported):
-    def handler(context, key):
-        bench.shop.cancel()
-        raise ValueError
-
-    bench = Bench((objects_job(), handler), tracer=TRACING.tracer)
-    bench.accept(['t1'], trace=TRACE, steps={'t1': step('t1', SUBMITTED)})
-    bench.pool.run_all()
-    made = Dispatch(objects=5)
-    batch, = made.batches
-    made.me.dispatcher.reported(message.Report(
-        batch.id, batch.worker, done=[0], failed=[(1, 'ill')],
-        retried=[(2, 'ill')], lost=[3]))
-    made.me.dispatcher.workers_changed('default', [])
-    made.me.dispatcher.workers_changed('default', [worker('x', slots=100)])
-    made.world.advance(1)
-    made.me.finish(made.batches[-1])
-
-    page = REFERENCE.read_text()
-    links, attributes, events = [
-        set(re.findall(r'^   \* - ``(.*)``$', part, re.MULTILINE))
-        for part in re.split(r'\n(?:Attributes|Events)\n', page)]
-    found = exported()
-    assert links == {role for span in found for role in span.links}
-    assert attributes == {name for span in found for name in span.attributes}
-    assert events == {name for span in found for name in span.events}
-    inner = {name for span in found for event in span.events.values()
-             for name in event}
-    assert not [name for name in inner if f'``{name}``' not in page]
-    assert {span.name for span in found} == {'dispatch poll', 'run poll'}

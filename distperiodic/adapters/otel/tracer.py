@@ -11,7 +11,8 @@
 Each span is the root of a trace of its own. A batch may have thousands of
 runs, and one trace with all of them would be too large for most tools.
 
-If the provider of the host fails, this is logged, and the work continues
+A thread is started only to export the last spans of a service that stops. If
+the provider of the host fails, this is logged, and the work continues
 without the span. The names and attributes are in
 ``doc/source/reference/traces.rst``.
 """
@@ -20,6 +21,7 @@ import collections
 import contextlib
 import functools
 import logging
+import threading
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -196,6 +198,18 @@ class OtelTracer:
     def current(self) -> str | None:
         context = otel.get_current_span().get_span_context()
         return _text_of(context) if context.is_valid else None
+
+    def flush(self, seconds: float) -> None:
+        # Only the SDK has this method. Its exporter may take longer than the
+        # timeout that it receives.
+        export = getattr(
+            self._provider or otel.get_tracer_provider(), 'force_flush', None)
+        if export is not None:
+            thread = threading.Thread(
+                target=_guarded(export), args=(int(seconds * 1000),),
+                daemon=True, name='distperiodic-spans')
+            thread.start()
+            thread.join(seconds)
 
 
 class _Runs(NamedTuple):
