@@ -3,8 +3,12 @@
 
 import contextlib
 import json
+import runpy
 
 import pytest
+from keystoneauth1 import fixture
+from keystonemiddleware import auth_token
+from keystonemiddleware.auth_token import InvalidToken
 from selenium.webdriver.common.by import By
 from werkzeug.test import Client
 
@@ -268,3 +272,93 @@ def test_a_user_who_can_only_read_gets_one_line(postgresql, tmp_path):
     assert answer.status_code == 503
     assert 'permission denied' in answer.json['error']
     assert '\n' not in answer.json['error']
+
+
+# -- the examples, which mount the page in a service
+
+
+@pytest.fixture
+def mounted(place_of_sqlite, monkeypatch):
+    """Return a function that loads an example with these options."""
+    def load(name, **options):
+        place = place_of_sqlite
+        place.run('poll', place.now, 'a')
+        with place.config.open('a') as file:
+            file.write('web_actions = true\n' + ''.join(
+                f'{option} = {value}\n' for option, value in options.items())
+                + '[keystone_authtoken]\nauth_type = password\n'
+                'auth_url = http://127.0.0.1:1\nusername = nodewatch\n'
+                'www_authenticate_uri = http://keystone.invalid\n'
+                '[oslo_middleware]\nenable_proxy_headers_parsing = true\n')
+        monkeypatch.setenv('OS_SERVICE_CONFIG', str(place.config))
+        return Client(runpy.run_path(str(
+            programs.ROOT / 'examples' / 'page' / name))['application'])
+    return load
+
+
+class Token:
+    """A token of Keystone for a user with one role."""
+
+    def __init__(self, role):
+        self.data = fixture.V3Token(user_id='u1', user_name='alice')
+        self.data.set_project_scope()
+        self.data.add_role(name=role)
+
+
+def test_the_example_behind_keystonemiddleware_trusts_only_its_tokens(
+        mounted, place_of_sqlite, monkeypatch):
+    tokens = {'of-admin': Token('admin').data, 'of-member': Token(
+        'member').data}
+
+    def fetch(self, token, **more):
+        if token not in tokens:
+            raise InvalidToken('no such token')
+        return tokens[token]
+    monkeypatch.setattr(auth_token.AuthProtocol, 'fetch_token', fetch)
+    client = mounted('keystone.py', web_identity='keystone')
+
+    def pause(**headers):
+        return client.post('/api/jobs/poll/pause', json={'reason': 'x'},
+                           headers={'X-Requested-With': 'x', **{
+                               name.replace('_', '-'): value
+                               for name, value in headers.items()}})
+    forged = {'X_Identity_Status': 'Confirmed', 'X_Roles': 'admin',
+              'X_User_Id': 'u2'}
+
+    assert client.get('/jobs').status_code == 401
+    assert pause(**forged).status_code == 401
+    assert pause(X_Auth_Token='none', **forged).status_code == 401
+    refused = pause(X_Auth_Token='of-member', **forged)
+    assert refused.status_code == 403
+    assert 'distperiodic:job:pause' in refused.json['error']
+    assert pause(X_Auth_Token='of-admin', **forged).status_code == 200
+    [event] = place_of_sqlite.tell('events')[1]
+    assert event['who'] == 'alice (u1)'
+
+    # A proxy changes the host, and sends the name that the browser uses.
+    asked = client.post('/jobs/poll/resume', headers={
+        'X-Auth-Token': 'of-admin', 'X-Forwarded-Host': 'cloud.example',
+        'X-Forwarded-Proto': 'https', 'Origin': 'https://cloud.example'})
+    assert asked.status_code == 200
+    assert 'Secure' in asked.headers['Set-Cookie']
+
+
+def test_the_example_behind_a_plain_proxy_trusts_only_remote_user(
+        mounted, place_of_sqlite):
+    policy = place_of_sqlite.config.parent / 'policy.yaml'
+    policy.write_text('"distperiodic:operator": "user_id:alice"\n')
+    client = mounted('plain.py', web_identity='remote_user')
+
+    def pause(environ, **headers):
+        return client.post(
+            '/periodic/api/jobs/poll/pause', json={'reason': 'x'},
+            environ_overrides=environ,
+            headers={'X-Requested-With': 'x', **headers})
+
+    assert client.get('/').text == 'nodewatch\n'
+    assert pause({}, **{'Remote-User': 'alice', 'X-Remote-User': 'alice'}
+                 ).status_code == 403
+    assert pause({'REMOTE_USER': 'bob'}).status_code == 403
+    assert pause({'REMOTE_USER': 'alice'}).status_code == 200
+    [event] = place_of_sqlite.tell('events')[1]
+    assert event['who'] == 'alice'
