@@ -332,7 +332,7 @@ class Client:
 
     # -- control
 
-    def cancel(self, id_: str, why: str = '') -> Status:
+    def cancel(self, id_: str, why: str = '', by: str = '') -> Status:
         """Cancel a task, and return its status.
 
         A task that waits is cancelled at once. A task that runs is rolled
@@ -345,17 +345,19 @@ class Client:
 
         :param id_: Id of the task.
         :param why: Reason, which is shown with the task.
+        :param by: Operator. Empty means the user and the host of this process.
         :raises UnknownTask: No task of this group has that id.
         :raises InvalidTask: The task has ended, or *why* cannot be used.
         """
-        return _only(self.cancel_many([task_arguments.task_id(id_)], why))
+        return _only(self.cancel_many([task_arguments.task_id(id_)], why, by))
 
-    def cancel_many(self, ids: Iterable[str], why: str = ''
+    def cancel_many(self, ids: Iterable[str], why: str = '', by: str = ''
                     ) -> ports.TaskAnswers:
         """Cancel tasks as :meth:`cancel` does, many in one transaction.
 
         :param ids: Ids of the tasks.
         :param why: Reason, which is shown with the tasks.
+        :param by: As in :meth:`cancel`.
         :returns: For each id the new status of the task, or the error because
             of which the task was not changed: :class:`.UnknownTask` or
             :class:`.InvalidTask`.
@@ -364,8 +366,8 @@ class Client:
             tasks may have been changed.
         """
         task_arguments.check_reason(why)
-        by = f'{_me()}: {why}'.strip(': ')
-        return self._change(ids, lambda store, some: store.cancel(some, by))
+        text = _reason(why, by)
+        return self._change(ids, lambda store, some: store.cancel(some, text))
 
     def _change(self, ids: Iterable[str], change: Callable[
             [ports.TaskStore, Sequence[str]], ports.TaskAnswers]
@@ -450,7 +452,7 @@ class Client:
             self._notify([head])
         return resumed
 
-    def halt_queue(self, name: str, why: str = '') -> bool:
+    def halt_queue(self, name: str, why: str = '', by: str = '') -> bool:
         """Halt a queue.
 
         A task that has started continues. No other task of the queue starts
@@ -458,6 +460,7 @@ class Client:
 
         :param name: Name of the queue.
         :param why: Reason, which is shown with the queue.
+        :param by: As in :meth:`cancel`.
         :returns: True if this call halted the queue. False if the queue was
             already halted.
         :raises UnknownTask: There is no queue with this name.
@@ -466,7 +469,7 @@ class Client:
         task_arguments.check_name('queue', name)
         task_arguments.check_reason(why)
         with self._connections.lend() as store:
-            return store.halt(name, f'{_me()}: {why}'.strip(': '))
+            return store.halt(name, _reason(why, by))
 
     def set_queue(self, name: str, *, on_failure: str) -> None:
         """Set the policy of a queue for failed tasks.
@@ -538,5 +541,7 @@ def _only(answers: ports.TaskAnswers) -> Status:
     raise answer
 
 
-def _me() -> str:
-    return f'{user_name()}@{host_name()}'
+def _reason(why: str, by: str) -> str:
+    """Return an operator and a reason, as they are shown."""
+    me = by or f'{user_name()}@{host_name()}'
+    return f'{me}: {why}'.strip(': ')

@@ -84,7 +84,8 @@ def cancel(store: GroupStore, client: tasks.Client, which: TaskFilter,
     Tasks that are submitted after the call has begun are left out.
     """
     return _change(store, which, actor, 'task cancel',
-                   lambda ids: client.cancel_many(ids, actor.why))
+                   lambda ids: client.cancel_many(
+                       ids, actor.why, actor.name))
 
 
 def retry(store: GroupStore, client: tasks.Client, which: TaskFilter,

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from distperiodic.operator.action_sources import ActionSources
 from distperiodic.operator.auditing import Actor
+from distperiodic.operator.bulk import BulkResult
 from distperiodic.operator.member_rows import MemberRow
 from distperiodic.web.page import Addresses
 from distperiodic.web.page import PageRequest
@@ -110,3 +111,13 @@ def running_schedulers(sources: ActionSources) -> list[MemberRow]:
 
 def ignore(note: str) -> None:
     """Ignore that a hint was not sent: members read the store anyway."""
+
+
+def conclude(sources: ActionSources, order: Order,
+             result: BulkResult) -> None:
+    """Add to the record the number of rows that the operator confirmed, if it
+    was another one.
+    """
+    if order.number not in (None, result.matched):
+        sources.members.conclude(sources.actor.action, (
+            f'{result.text}; {order.number} when it was confirmed'))

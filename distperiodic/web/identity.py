@@ -14,8 +14,8 @@ from typing import NamedTuple
 #: Variable that contains the user who has started ``distperiodic web``, if the
 #: client has the key of this process.
 USER_OF_PROCESS = 'distperiodic.user'
-# Variables that only keystonemiddleware sets.
-_OF_MIDDLEWARE = ('keystone.token_info', 'keystone.token_auth')
+# Variable that only keystonemiddleware sets, for a valid token.
+_CONFIRMED = 'keystone.token_info'
 
 
 class Unidentified(Exception):
@@ -59,14 +59,14 @@ def _remote_user(environ: Mapping[str, Any]) -> Identity:
 
 def _keystone(environ: Mapping[str, Any]) -> Identity:
     from oslo_context import context
-    if not any(name in environ for name in _OF_MIDDLEWARE):
+    if _CONFIRMED not in environ:
         raise Unidentified(
-            'keystonemiddleware has not handled this request, so its headers '
-            'prove nothing; mount the page behind auth_token, or correct '
-            '[distperiodic] web_identity')
+            'keystonemiddleware has confirmed no token of this request; send '
+            'one, mount the page behind auth_token, or correct [distperiodic] '
+            'web_identity')
     user = environ.get('HTTP_X_USER_ID')
     if environ.get('HTTP_X_IDENTITY_STATUS') != 'Confirmed' or not user:
-        raise Unidentified('the token of this request is missing or invalid')
+        raise Unidentified('the token of this request has no user')
     name = environ.get('HTTP_X_USER_NAME')
     return Identity(
         f'{name} ({user})' if name else user, user,

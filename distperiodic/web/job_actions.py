@@ -10,21 +10,25 @@ from distperiodic.core import wording
 from distperiodic.core.control import Verb
 from distperiodic.operator import activity
 from distperiodic.operator import admin
+from distperiodic.operator import dead_objects
 from distperiodic.operator import members
 from distperiodic.operator import queries
 from distperiodic.operator.action_sources import ActionSources
 from distperiodic.operator.auditing import ActionRecord
+from distperiodic.operator.dead_objects import DeadFilter
 from distperiodic.operator.group_reader import StoredJob
 from distperiodic.operator.lists import object_list
 from distperiodic.web.actions import FIRST
 from distperiodic.web.actions import Order
 from distperiodic.web.actions import PageAction
 from distperiodic.web.actions import Plan
+from distperiodic.web.actions import conclude
 from distperiodic.web.actions import ignore
 from distperiodic.web.actions import running_schedulers
 from distperiodic.web.page import Addresses
 from distperiodic.web.page import NotFound
 from distperiodic.web.page import PageRequest
+from distperiodic.web.page import PageTable
 from distperiodic.web.page import read_part
 from distperiodic.web.verbs import VERBS
 
@@ -160,6 +164,50 @@ class JobTrigger(PageAction):
                 members.request_answers(
                     store, record, schedulers, tick=result.tick)
         hint(Verb.TRIGGER)
+
+
+class DeadRequeue(PageAction):
+
+    verb = VERBS['dead requeue']
+    names = 'job', 'object', 'error'
+    needed = ('job',)
+
+    def back(self, to: Addresses, names: Mapping[str, str]) -> str:
+        return _page_of(to, names)
+
+    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Plan:
+        job, store = stored_job(request, names['job']), request.sources.store
+        which = _dead(names)
+        number = dead_objects.number(store, which)
+        effect = ['An object runs again, from its first attempt, for the tick '
+                  'in which it failed, at the next sweep of a scheduler.']
+        if 'error' in names:
+            effect.insert(0, 'These are the objects whose error contains: '
+                          + names['error'])
+        titles = 'Object', 'Tick', 'Error'
+        rows = [(one.object, wording.moment(one.tick),
+                 wording.one_line(one.error))
+                for one in dead_objects.first(store, which, FIRST)]
+        return Plan(
+            f'Requeue {wording.plural(number, "dead object")} of job '
+            f'{job.name}?' if 'object' not in names else
+            f'Requeue object {names["object"]} of job {job.name}?',
+            effect, number, PageTable(
+                titles, rows, {'Object': lambda row: request.addresses.object(
+                    job.name, row['Object'])},
+                '' if rows else 'No such object is dead now.',
+                [dict(zip(map(str.lower, titles), row, strict=True))
+                 for row in rows]))
+
+    def act(self, sources: ActionSources, order: Order) -> None:
+        conclude(sources, order, dead_objects.requeue(
+            sources.store, _dead(order.names), sources.actor))
+
+
+def _dead(names: Mapping[str, str]) -> DeadFilter:
+    return DeadFilter(
+        names['job'], [names['object']] if 'object' in names else None,
+        error=names.get('error'))
 
 
 def _page_of(to: Addresses, names: Mapping[str, str]) -> str:

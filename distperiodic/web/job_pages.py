@@ -23,6 +23,7 @@ from distperiodic.operator.lists import run_list
 from distperiodic.operator.lists import tick_list
 from distperiodic.operator.queries import Object
 from distperiodic.web.list_pages import job_links
+from distperiodic.web.page import Button
 from distperiodic.web.page import NotFound
 from distperiodic.web.page import Page
 from distperiodic.web.page import PageRequest
@@ -57,6 +58,7 @@ class ErrorGroup(NamedTuple):
     examples: Sequence[str]
     #: Instant of the newest failure.
     last: str
+    buttons: Sequence[Button]
 
 
 class Moment(NamedTuple):
@@ -105,7 +107,7 @@ def job(request: PageRequest, job: str) -> Page:
             history.found)],
         'next': job_list.next_ticks(stored, now, _NEXT),
         'history': history, 'running': running, 'dead': dead,
-        'errors': _by_error(dead.found), 'findings': found,
+        'errors': _by_error(request, job, dead.found), 'findings': found,
         'about': {one.about: request.addresses.about(one.about, [job])
                   for one in found},
         'slowest': slowest, 'moment': wording.second,
@@ -118,7 +120,10 @@ def job(request: PageRequest, job: str) -> Page:
                 *request.button('job resume' if stored.paused_since
                                 else 'job pause', job=job),
                 *request.button('job trigger', 'Run all objects now',
-                                job=job)])
+                                job=job),
+                *(request.button('dead requeue', 'Requeue all dead objects',
+                                 job=job)
+                  if any(map(_is_dead, dead.found)) else [])])
 
 
 def _object_links(request: PageRequest) -> Mapping[str, Any]:
@@ -150,15 +155,26 @@ def _beat(tick: Ticked, period: int | None) -> Beat:
     return Beat(kind, letter, text)
 
 
-def _by_error(failing: Sequence[Failing]) -> list[ErrorGroup]:
+def _by_error(request: PageRequest, job: str,
+              failing: Sequence[Failing]) -> list[ErrorGroup]:
     """Return the failing objects by their errors, the most frequent first."""
+    def buttons(some: Sequence[Failing]) -> Sequence[Button]:
+        errors = {one.error for one in some}
+        return [] if len(errors) > 1 or not any(errors) or not any(
+            map(_is_dead, some)) else request.button(
+                'dead requeue', 'Requeue these', job=job, error=errors.pop())
     groups: dict[str, list[Failing]] = collections.defaultdict(list)
     for one in failing:
         groups[wording.one_line(one.error)].append(one)
     return sorted((ErrorGroup(
         error, len(some), [one.object for one in some[:5]],
-        wording.second(max(one.at for one in some)))
+        wording.second(max(one.at for one in some)), buttons(some))
         for error, some in groups.items()), key=lambda one: -one.number)
+
+
+def _is_dead(failing: Failing) -> bool:
+    """Return whether no later tick of an object is claimed yet."""
+    return failing.state.value == 'dead'
 
 
 def chosen_object(request: PageRequest, job: str) -> Page:
@@ -196,8 +212,10 @@ def object_page(request: PageRequest, job: str, key: str) -> Page:
         'reason': found.facts['reason'], 'facts': facts,
         'findings': found.findings or [],
         'timeline': _timeline(found.found, found.facts)},
-        record(fields), 'jobs',
-        request.button('job trigger', job=job, object=key))
+        record(fields), 'jobs', [
+            *request.button('job trigger', job=job, object=key),
+            *(request.button('dead requeue', job=job, object=key)
+              if found.found.claim.state.value == 'dead' else [])])
 
 
 def _timeline(found: Object, facts: Mapping[str, Any]) -> list[Moment]:

@@ -12,6 +12,8 @@ from distperiodic import exceptions
 from distperiodic.core import wording
 from distperiodic.core.member import ring_members
 from distperiodic.core.ring import Ring
+from distperiodic.core.workflow import Status
+from distperiodic.operator import bulk_tasks
 from distperiodic.operator.lists import event_list
 from distperiodic.operator.lists import job_list
 from distperiodic.operator.lists import member_list
@@ -70,7 +72,23 @@ def tasks(request: PageRequest) -> Page:
         following = '?' + urlencode([
             pair for pair in request.given
             if pair[0] != 'after'] + [('after', table.data[-1]['id'])])
-    return _page('Tasks', 'tasks', table, following=following)
+    page = _page('Tasks', 'tasks', table, following=following)
+    page.buttons = _of_filter(request) if table.rows else []
+    return page
+
+
+def _of_filter(request: PageRequest) -> list[Button]:
+    """Return the buttons for all tasks that the filter selects."""
+    names = {name: request.value(name) for name in ('type', 'queue')}
+    names['status'] = (Status.STUCK.value if request.value('stuck')
+                       else request.value('status'))
+    names = {name: value for name, value in names.items() if value}
+    status = names.get('status')
+    return [
+        *(request.button('task retry', 'Retry all that match', **names)
+          if status in bulk_tasks.RETRIABLE else []),
+        *(request.button('task cancel', 'Cancel all that match', **names)
+          if names and status in (None, *bulk_tasks.CANCELLABLE) else [])]
 
 
 def queues(request: PageRequest) -> Page:

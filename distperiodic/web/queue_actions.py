@@ -68,7 +68,7 @@ class QueueHalt(_QueueAction):
         actor = sources.actor
         with sources.record(self.verb.name, order.names['queue']) as record:
             if not sources.client.halt_queue(
-                    order.names['queue'], f'{actor.name}: {actor.why}'):
+                    order.names['queue'], actor.why, actor.name):
                 record.outcome = 'it was already halted'
 
 

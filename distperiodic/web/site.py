@@ -24,6 +24,7 @@ from distperiodic.web import marks
 from distperiodic.web import member_actions
 from distperiodic.web import overview_page
 from distperiodic.web import queue_actions
+from distperiodic.web import task_actions
 from distperiodic.web import task_pages
 from distperiodic.web.access import Gate
 from distperiodic.web.action_desk import ActionDesk
@@ -66,7 +67,9 @@ SECTIONS = {'': 'Overview', 'jobs': 'Jobs', 'tasks': 'Tasks',
 #: Actions by their name.
 ACTIONS: dict[str, PageAction] = {one.verb.name: one for one in (
     job_actions.JobPause(), job_actions.JobResume(),
-    job_actions.JobTrigger(), queue_actions.QueueResume(),
+    job_actions.JobTrigger(), job_actions.DeadRequeue(),
+    task_actions.TaskCancel(), task_actions.TaskRetry(),
+    queue_actions.QueueResume(),
     queue_actions.QueueHalt(), queue_actions.PartitionPromote(),
     member_actions.MemberDrain(), member_actions.MemberUndrain())}
 

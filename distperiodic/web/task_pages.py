@@ -6,6 +6,7 @@ from typing import Any
 from typing import NamedTuple
 
 from distperiodic import exceptions
+from distperiodic.operator import bulk_tasks
 from distperiodic.operator import task_answers
 from distperiodic.web.page import NotFound
 from distperiodic.web.page import Page
@@ -42,7 +43,11 @@ def task(request: PageRequest, task: str) -> Page:
         'facts': facts, 'why': facts.pop('why', ''),
         'titles': task_answers.STEPS, 'rows': drawn,
         'marks': [_mark(row) for row in drawn]},
-        record(fields), 'tasks')
+        record(fields), 'tasks', [
+            *(request.button('task retry', task=task)
+              if look.task.status in bulk_tasks.RETRIABLE else []),
+            *(request.button('task cancel', task=task)
+              if look.task.status in bulk_tasks.CANCELLABLE else [])])
 
 
 def _mark(row: Sequence[Any]) -> StepMark:

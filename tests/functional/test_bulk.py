@@ -283,9 +283,9 @@ def test_a_task_that_has_ended_meanwhile_is_not_counted_as_cancelled(
     ids = [desk.submit('single') for _ in range(3)]
     cancel_many = desk.client.cancel_many
 
-    def cancel(some, why):
+    def cancel(some, why, by):
         desk.run()
-        return cancel_many(some, why)
+        return cancel_many(some, why, by)
     monkeypatch.setattr(desk.client, 'cancel_many', cancel)
 
     found = bulk_tasks.cancel(

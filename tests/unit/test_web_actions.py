@@ -117,6 +117,8 @@ def group(make):
 ADDRESSES = [
     '/jobs/poll/pause', '/jobs/poll/resume', '/jobs/pause?job=poll',
     '/jobs/poll/trigger', '/jobs/poll/trigger?object=a',
+    '/jobs/poll/requeue', '/tasks/x/cancel', '/tasks/x/retry',
+    '/tasks/cancel?type=x', '/tasks/retry?status=stuck',
     '/queues/db/halt', '/queues/db/resume', '/members/api/drain',
     '/members/api/undrain?partition=vm', '/members/drain?host=h',
     '/partitions/vm/promote?worker=w']
@@ -392,6 +394,21 @@ def test_a_user_of_keystone_acts_with_the_role_admin(make):
     assert (event.who, event.host) == ('alice (u1)', '10.0.0.7')
 
 
+def test_a_queue_and_a_task_show_the_operator_of_the_page(make):
+    group = make(web_identity='keystone')
+    environ = {**CONFIRMED, 'keystone.token_info': {},
+               'REMOTE_ADDR': '10.0.0.7'}
+    with contextlib.closing(tasks.Client(group.conf)) as client:
+        task = client.submit('vm.boot', {}, queue='q')
+        group.confirm('/queues/q/halt', environ, reason='full')
+        group.confirm(f'/tasks/{task}/cancel', environ, reason='late')
+
+        assert client.queues('q')[0].halted_why == 'alice (u1)@10.0.0.7: full'
+    with contextlib.closing(GroupStore(group.url, 'tests')) as store:
+        [row] = store.rows(sa.select(tables.task.c.cancelled_by))
+    assert row.cancelled_by == 'alice (u1)@10.0.0.7: late'
+
+
 @pytest.mark.parametrize(('source', 'environ'), [
     ('remote_user', {'REMOTE_USER': 'alice'}),
     ('keystone', {**CONFIRMED, 'HTTP_X_ROLES': 'member',
@@ -462,6 +479,90 @@ def test_all_objects_of_a_job_are_counted_before_they_run(group):
     assert group.events()[0].outcome == '0 objects, 2 busy'
 
 
+def test_dead_objects_are_counted_before_they_are_requeued(group):
+    group.run('ping', 'a', 'b', 'c', 'd', dead=['a', 'b', 'c'])
+    page = group.client.get('/jobs/ping', environ_overrides=ADMIN).text
+    shown = group.post('/jobs/ping/requeue?error=a+is')
+
+    assert 'action="/jobs/ping/requeue"' in page
+    assert 'action="/jobs/ping/requeue?error=a+is+ill"' in page
+    assert 'Requeue 1 dead object of job ping?' in shown.text
+    assert re.findall(r'href="/jobs/ping/objects/(\w)"', shown.text) == ['a']
+    group.confirm('/jobs/ping/requeue?object=b')
+    form = form_of(group.post('/jobs/ping/requeue').text)
+    group.confirm('/jobs/ping/requeue?object=a', reason='mended')
+    answer = group.post(form['action'], data={
+        'token': form['token'], 'reason': 'the rest'})
+
+    assert answer.location.startswith('/jobs/ping?done=')
+    assert [(one.verb, one.arguments.get('object'), one.why, one.outcome)
+            for one in group.events()] == [
+        ('dead requeue', None, 'the rest', '1 object; 2 when it was '
+         'confirmed'),
+        ('dead requeue', 'a', 'mended', '1 object'),
+        ('dead requeue', 'b', '', '1 object')]
+    page = group.client.get('/jobs/ping', environ_overrides=ADMIN).text
+    assert '/requeue' not in page
+
+
+@pytest.fixture
+def submitted(group):
+    """Return the ids of tasks that were submitted to *group*."""
+    with contextlib.closing(tasks.Client(group.conf)) as client:
+        yield [client.submit('vm.boot', {}, queue=queue)
+               for queue in ('q', 'q', None)]
+
+
+def status_of(group):
+    with contextlib.closing(tasks.Client(group.conf)) as client:
+        return [task.status.value for task in client.list()]
+
+
+def test_a_task_is_cancelled_and_retried(group, submitted):
+    first, path = submitted[2], f'/tasks/{submitted[2]}'
+
+    assert f'action="{path}/cancel"' in group.client.get(
+        path, environ_overrides=ADMIN).text
+    answer = group.confirm(f'{path}/cancel', reason='wrong host')
+    assert answer.location.startswith(f'{path}?done=')
+    assert status_of(group) == ['waiting', 'waiting', 'cancelled']
+    assert f'action="{path}/retry"' in group.client.get(
+        path, environ_overrides=ADMIN).text
+    again = group.confirm(f'{path}/cancel')
+    assert again.status_code == 409
+    assert 'has ended' in again.text
+    group.confirm(f'{path}/retry', direction='as it was')
+    assert status_of(group) == ['waiting'] * 3
+    assert [(one.verb, one.target, one.why) for one in group.events()] == [
+        ('task retry', first, ''), ('task cancel', first, ''),
+        ('task cancel', first, 'wrong host')]
+    assert group.events()[1].outcome.startswith('not done')
+
+
+def test_tasks_of_a_filter_are_counted_before_they_are_changed(
+        group, submitted):
+    page = group.client.get('/tasks?queue=q', environ_overrides=ADMIN).text
+    shown = group.post('/tasks/cancel?queue=q')
+
+    assert 'action="/tasks/cancel?queue=q"' in page
+    assert '/tasks/cancel' not in group.client.get(
+        '/tasks', environ_overrides=ADMIN).text
+    assert 'Cancel 2 tasks?' in shown.text
+    assert set(re.findall(r'href="/tasks/(\w+)"', shown.text)) == set(
+        submitted[:2])
+    form = form_of(shown.text)
+    group.confirm(f'/tasks/{submitted[0]}/cancel')
+    answer = group.post(form['action'], data={'token': form['token']})
+    assert answer.location.startswith('/tasks?queue=q&done=')
+    assert status_of(group) == ['cancelled', 'cancelled', 'waiting']
+    assert group.events()[0].outcome == '1 task; 2 when it was confirmed'
+    assert 'status=cancelled' in group.client.get(
+        '/tasks?status=cancelled', environ_overrides=ADMIN).text
+    group.confirm('/tasks/retry?status=cancelled&queue=q')
+    assert status_of(group) == ['waiting'] * 3
+    assert group.events()[0].outcome == '2 of 2 tasks'
+
+
 def test_a_queue_is_halted_and_resumed(group):
     client = tasks.Client(group.conf)
     client.submit('vm.boot', {}, queue='a/b')
@@ -510,6 +611,12 @@ def test_members_are_drained_and_undrained(group):
     ('/jobs/poll/trigger?object=none', 404, "object 'none'"),
     ('/jobs/poll/trigger?object=%00', 404, 'object'),
     ('/jobs/pause', 400, 'no job is named'),
+    ('/jobs/none/requeue', 404, "no job 'none'"),
+    ('/tasks/none/cancel', 404, "no task 'none'"),
+    ('/tasks/cancel', 400, 'no task is named'),
+    ('/tasks/retry?type=x', 400, 'no task is named'),
+    ('/tasks/retry?status=running', 400, 'cannot be retried'),
+    ('/tasks/cancel?status=ill', 400, "'ill'"),
     ('/jobs/poll/pause?size=3', 400, "no filter 'size'"),
     ('/queues/none/resume', 404, "'none'"),
     ('/members/none/drain', 404, "'none'"),
