@@ -51,10 +51,6 @@ _OF_REPORT = (
     'kind', 'version', 'host', 'healthy', 'pools', 'in_flight', 'drained',
     'commands', 'more_commands', 'view', 'clock_ahead_s', 'topics',
     'paused_jobs', 'more_runs', 'more_tasks')
-# First words of the targets of findings and actions that are ids.
-_IDS = 'object', 'task'
-# Commands whose target is the id of a task, unless it is a number of tasks.
-_ON_TASKS = 'task cancel', 'task retry'
 _PASSWORD = re.compile(r'(?:://|,)[^:/@,]*:([^@]*)@')
 _OPTION = re.compile(r'[?&]\w*pass\w*=([^&]*)')
 # Shorter secrets are only masked in URLs: masked in all texts, they would make
@@ -117,9 +113,9 @@ def _read_group(parts: Iterable[Part], found: dict[str, Any]) -> None:
             if isinstance(exc, _AWAY):
                 away = found[name]
         except Exception as exc:
-            # A dump is most useful if something is broken.
-            found[name] = {'unavailable': (
-                f'{type(exc).__name__}: {wording.one_line(exc)}')}
+            # A dump is most useful if something is broken. The text of an
+            # unexpected error may contain ids.
+            found[name] = {'unavailable': type(exc).__name__}
 
 
 def secrets_of(conf: Any) -> set[str]:

@@ -59,6 +59,8 @@ class _MemberAction(PageAction):
                 f'{names["host"]}')
         return Plan(f'{self.verb.label} {what}?', [
             *self.effect(rows, found, request),
+            *(['This includes members that start on the host later for the '
+               'first time.'] if 'host' in names else []),
             *([f'The members: {", ".join(one.label for one in found)}.']
               if len(found) > 1 else [])], len(found))
 
@@ -74,7 +76,8 @@ class _MemberAction(PageAction):
         found = self.chosen(admin.members(), names)
         hint = sources.hint(ignore)
         target = names.get('member') or f'host {names["host"]}'
-        action = admin.order(self.control, found, target)
+        hosts = [names['host']] if 'host' in names else []
+        action = admin.order(self.control, found, target, hosts)
         labels = sorted(one.label for one in found)
         admin.conclude(action, f'ordered for {wording.listed(labels)}')
         hint(self.control, [(one.part, one.name) for one in found], action)

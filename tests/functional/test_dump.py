@@ -23,6 +23,7 @@ URLS = f'''backend_url = zookeeper://me:{SECRETS["backend_url"]}@127.0.0.1:1
 dispatcher = messaging
 signing_key = {SECRETS["signing_key"]}
 signing_key = {SECRETS["old_key"]}
+signing_key = k7
 
 [DEFAULT]
 transport_url = rabbit://me:{SECRETS["transport_url"]}@127.0.0.1:1/
@@ -68,7 +69,7 @@ def busy(desk):
     place.ask('task', 'cancel', waits, '--why', 'reason-planted')
     with place.config.open('a') as file:
         file.write(URLS)
-    return place, task
+    return place, [task, waits]
 
 
 def hidden(place):
@@ -80,11 +81,11 @@ def hidden(place):
 
 
 def test_a_dump_has_the_state_without_ids_and_secrets(busy):
-    place, task = busy
+    place, tasks = busy
 
     text, found = dumped(place)
 
-    assert [one for one in [*hidden(place), *IDS, task]
+    assert [one for one in [*hidden(place), *IDS, *tasks]
             if one in text] == []
     assert 'unavailable' in found['group']
     assert found['database']['kind'] in text
@@ -101,7 +102,7 @@ def test_a_dump_has_the_state_without_ids_and_secrets(busy):
     options = found['options']
     assert options['distperiodic']['backend_url'] == (
         'zookeeper://me:***@127.0.0.1:1')
-    assert options['distperiodic']['signing_key'] == ['***', '***']
+    assert options['distperiodic']['signing_key'] == 3 * ['***']
     assert options['distperiodic']['group'] == place.group
     assert options['DEFAULT']['transport_url'].startswith('rabbit://me:***@')
     assert found['versions']['packages']['SQLAlchemy']
@@ -110,12 +111,12 @@ def test_a_dump_has_the_state_without_ids_and_secrets(busy):
 
 
 def test_a_dump_with_ids_still_has_no_secrets(busy):
-    place, task = busy
+    place, tasks = busy
 
     text, _ = dumped(place, '--with-ids')
 
     assert [one for one in hidden(place) if one in text] == []
-    assert [one for one in [*IDS, task] if one not in text] == []
+    assert [one for one in [*IDS, *tasks] if one not in text] == []
 
 
 def test_a_dump_without_any_server_is_bounded_and_private(tmp_path):

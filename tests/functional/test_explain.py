@@ -265,6 +265,12 @@ def test_a_last_tick_that_is_not_claimed_is_explained(scene):
     assert scene.explain()['reason'] == 'nobody claims'
     scene.place.run('poll', scene.due, 'b')
     assert scene.explain()['reason'] == 'left behind'
+    scene.place.ask('job', 'pause', 'poll', '--object', 'a', '--until', '2h',
+                    '--why', 'in repair')
+    told = scene.explain()
+    assert told['reason'] == 'object paused'
+    assert re.search('until .*Z at .* in repair; .*distperiodic job resume '
+                     'poll --object a', told['answer'])
     scene.place.ask('job', 'pause', 'poll', '--why', 'not today')
     told = scene.explain()
     assert told['reason'] == 'job paused'

@@ -551,7 +551,9 @@ def test_the_phase_of_an_object_decides_when_its_pause_ends(
     keys = [f'object-{n}' for n in range(20)]
     poll = job(every=10.0, objects=True, spread=True,
                misfire=schedule.Misfire.ALL)
-    world.scheduler(poll, store=store, catalogues={'poll': keys})
+    # No sweep sees the end of the pause before the next tick.
+    world.scheduler(poll, store=store, catalogues={'poll': keys},
+                    sweep_interval=14.0)
     world.advance(25)
 
     admin.pause(group, 'poll', by='me@here', why='x',

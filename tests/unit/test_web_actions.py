@@ -20,6 +20,8 @@ from distperiodic import web
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.members import SqlMembers
+from distperiodic.core.control import Me
 from distperiodic.operator import auditing
 from distperiodic.operator import members
 from distperiodic.operator.group_reader import GroupStore
@@ -596,6 +598,9 @@ def test_members_are_drained_and_undrained(group):
     assert 'Drain 2 members of host h?' in shown.text
     group.confirm('/members/drain?host=h')
     assert drained() == ['scheduler h:0', 'worker vm/h:0']
+    # A member that joins later belongs to the drained host.
+    with contextlib.closing(schema.connect(group.url)) as found:
+        assert SqlMembers(found).read(Me('tests', '', 'h:7')).host_drained
     group.confirm('/members/h:0/undrain')
     assert drained() == ['worker vm/h:0']
     assert [(one.verb, one.target) for one in group.events()] == [
