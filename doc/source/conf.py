@@ -25,9 +25,11 @@ nitpicky = True
 nitpick_ignore_regex = [
     # Types of other projects: their pages would need a network.
     ('py:class', r'(collections|datetime|oslo_\w+|sqlalchemy)\..+'),
+    ('py:class', r'CollectorRegistry|TracerProvider'),
     # Types of parameters that also accept the text that is documented, and
     # types that only pass through.
-    ('py:class', r'distperiodic\.core\.(job|job_set|ring|schedule)\..+'),
+    ('py:class',
+     r'distperiodic\.core\.(job|job_set|ring|schedule|telemetry)\..+'),
     ('py:class', r'distperiodic\.periodic\.Method'),
 ]
 
