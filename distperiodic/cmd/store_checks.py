@@ -19,7 +19,8 @@ from distperiodic.cmd.findings import warn
 #: causes a warning. Member jobs follow this host's clock, and all other jobs
 #: follow the store's clock.
 _SKEW = 1.0
-#: Number of rows of the history, or of the failures, that causes a warning.
+#: Number of rows of the history, of its exceptions, or of the failures, that
+#: causes a warning.
 _MANY = 1_000_000
 _DAY = 86400 * 1_000_000
 
@@ -134,8 +135,8 @@ def store_engine(facts: DoctorFacts) -> CheckResult:
 
 @check('store')
 def store_size(facts: DoctorFacts) -> CheckResult:
-    """Few rows of the history and of failures are obsolete, because
-    schedulers delete old ones.
+    """Few rows of the history, of its exceptions and of failures are
+    obsolete, because schedulers delete old ones.
     """
     from distperiodic.operator import store_probe
     sizes = store_probe.sizes(facts.store)
@@ -146,14 +147,15 @@ def store_size(facts: DoctorFacts) -> CheckResult:
     age = 0 if oldest is None else (facts.store.now() - oldest) // _DAY
     found = f'rows: {rows}; {age} days of history'
     kept = facts.settings.history_retention
-    ticks, failures = (sizes[f'distperiodic_{name}'] >= _MANY
-                       for name in ('history', 'failure'))
-    if (ticks or failures) and not kept:
+    ticks, exceptions, failures = (
+        sizes[f'distperiodic_{name}'] >= _MANY
+        for name in ('history', 'exception', 'failure'))
+    if (ticks or exceptions or failures) and not kept:
         return warn(
             f'{found}; history_retention is 0, so schedulers delete none',
             'set history_retention to a number of days; or run from time to '
             'time: distperiodic db prune --history DAYS --dead DAYS')
-    if ticks and age > kept + 1:
+    if (ticks or exceptions) and age > kept + 1:
         return warn(
             f'{found}, but history_retention is {kept:g} days',
             'start a scheduler, which deletes the older rows; if one runs, '

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from distperiodic.core.attributes import PLAIN
 from distperiodic.core.attributes import Attributes
+from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import SUCCEEDED
 from distperiodic.core.claim import SkippedBy
@@ -14,9 +15,12 @@ from distperiodic.core.due import ALWAYS
 from distperiodic.core.due import Row
 from distperiodic.core.outcomes import ENDED
 from distperiodic.core.outcomes import OUTCOMES
+from distperiodic.core.outcomes import REQUEUED
 from distperiodic.core.outcomes import SKIPPED
 from distperiodic.core.reason import Reason
 from distperiodic.core.schedule import Instant
+from distperiodic.core.tick_exceptions import ObjectPast
+from distperiodic.core.tick_exceptions import TickException
 
 _REASONS = {name: outcome.reason for name, outcome in OUTCOMES.items()
             if outcome.reason is not None}
@@ -45,6 +49,9 @@ class ClaimStanding:
     #: the object is not listed.
     since: Instant | None = None
     attributes: Attributes = PLAIN
+    #: Instant of the reading of the catalogue that last delisted the object.
+    #: None means that the object was never delisted.
+    delisted: Instant | None = None
 
     def row(self, key: str, position: int) -> Row:
         """Return the row of the object *key* at *position*."""
@@ -127,8 +134,13 @@ def reason_of(facts: ObjectFacts) -> Reason:
             return Reason.RAN
         if claim.state is State.LISTED:
             return _kept_from_it(facts) or Reason.NOT_DUE_YET
-        return _REASONS.get(ENDED[claim.state], Reason.CANCELLED)
+        return _of_end(claim.state)
     return _undecided(due, facts)
+
+
+def _of_end(state: State) -> Reason:
+    """Return the reason for an object whose claim ended in *state*."""
+    return _REASONS.get(ENDED[state], Reason.CANCELLED)
 
 
 def _kept_from_it(facts: ObjectFacts) -> Reason | None:
@@ -197,7 +209,8 @@ class Past:
     """Known facts about an earlier tick of an object.
 
     The store keeps the last two claimed ticks of each object, the failures of
-    each object, and for each tick the number of objects by outcome.
+    each object, and for each tick its exceptions and the number of objects by
+    outcome.
     """
 
     tick: Instant
@@ -207,43 +220,111 @@ class Past:
     previous: Instant | None
     #: Time at which a run of the object last succeeded. None means never.
     served: Instant | None
-    #: True if the object's last attempt at this tick failed.
-    failed: bool
+    #: Number of recorded runs of the object for this tick that failed for
+    #: good.
+    failed: int
     #: Number of objects of this tick, by outcome.
     counts: Mapping[Reason, int]
     #: First instant that the history covers.
     begins: Instant = ALWAYS
     #: Instant since which the current schedule has been in force.
     schedule_since: Instant = ALWAYS
+    exceptions: ObjectPast = ObjectPast()
+
+    @property
+    def outcome(self) -> TickException | None:
+        """The exception that tells why the object did not run.
+
+        A dead object that an operator has requeued may have run afterwards.
+        None means that there is no such exception.
+        """
+        requeued = self.exceptions.number(REQUEUED)
+        return next((
+            one for one in reversed(self.exceptions.own)
+            if one.outcome in _REASONS and (
+                _REASONS[one.outcome] is not Reason.DEAD
+                or self.exceptions.number(one.outcome) > requeued)), None)
 
 
 def reasons_of(past: Past) -> tuple[Reason, ...]:
     """Return the possible outcomes of an object for an earlier tick.
 
-    The outcome that is most frequent among the objects of the tick comes
-    first. If the result has only one outcome, this outcome is certain. RAN is
-    an exception: for ticks before the last two claimed ticks of the object,
-    the history does not show whether this object was claimed.
+    If the result has only one outcome, this outcome is certain. The result has
+    several outcomes only if the ids of some exceptions are not kept. The
+    outcome that is most frequent among the objects of the tick comes first.
     """
-    tick, claim = past.tick, past.claim
-    if past.failed:
-        return (Reason.DEAD,)
+    tick, recorded = past.tick, past.exceptions
+    reason, found = None, past.outcome
+    if past.failed > recorded.number(REQUEUED):
+        reason = Reason.DEAD
+    elif found is not None and (
+            found.tick == tick or tick >= past.schedule_since):
+        reason = _REASONS[found.outcome]
+    if reason is Reason.DEAD and recorded.unknown[REQUEUED]:
+        return Reason.DEAD, Reason.RAN
+    if reason is not None:
+        return (reason,)
     if tick < past.begins:
         return (Reason.PRUNED,)
-    if claim.since is None or tick < claim.since:
-        return (Reason.NOT_LISTED,)
+    unlisted = _unlisted(past)
+    if unlisted is not None:
+        return (unlisted,)
     if tick < past.schedule_since:
         return (Reason.OTHER_SCHEDULE,)
-    possible = {reason for reason, number in past.counts.items() if number}
-    if tick in (claim.tick, past.previous):
+    possible = {_REASONS[name] for name, number in recorded.unknown.items()
+                if number and name in _REASONS}
+    if past.counts.get(Reason.RAN):
+        possible.add(Reason.RAN)
+    if tick in (past.claim.tick, past.previous):
         possible &= _CLAIMED
     elif past.previous is None or tick > past.previous:
         # The tick is between the last two claimed ticks of the object or after
         # them, so the object was not claimed for it.
         possible -= _CLAIMED
-    if past.served is None or past.served < tick:
+    if past.served is None or past.served < tick - EARLIEST:
         possible.discard(Reason.RAN)
     if not possible:
         return (Reason.NOBODY_CLAIMS,)
     return tuple(sorted(
-        possible, key=lambda reason: (-past.counts[reason], reason)))
+        possible, key=lambda reason: (-past.counts.get(reason, 0), reason)))
+
+
+def reason_in_row(claim: ClaimStanding, tick: Instant) -> Reason | None:
+    """Return the outcome of *tick* that the row of an object has.
+
+    None means that the tick has no outcome yet, or that the row does not have
+    it; see :func:`reasons_of`.
+    """
+    if tick == claim.tick and claim.state is not State.LISTED:
+        if claim.open:
+            return (Reason.RUNNING if claim.state is State.RUNNING
+                    else Reason.WAITS_FOR_RETRY if claim.state is State.RETRY
+                    else Reason.WAITS_FOR_WORKER)
+        if claim.state in SUCCEEDED:
+            return Reason.RAN
+        return _of_end(claim.state)
+    if (claim.skipped and tick == claim.settled and claim.skipped_by
+            and claim.since is not None and tick >= claim.since):
+        return _REASONS[SKIPPED[claim.skipped_by]]
+    return None
+
+
+def _unlisted(past: Past) -> Reason | None:
+    """Return a reason for a tick before the object's current listing.
+
+    The row of an object has only its last listing. None means that the tick is
+    not before it.
+    """
+    tick, claim = past.tick, past.claim
+    claimed = [past.previous, None if claim.state is State.LISTED
+               else claim.tick]
+    if tick in claimed:
+        return None
+    if claim.since is not None:
+        if tick >= claim.since:
+            return None
+        earlier = claim.delisted is not None or any(
+            one is not None and one < claim.since for one in claimed)
+    else:
+        earlier = claim.delisted is None or tick <= claim.delisted
+    return Reason.NOT_RECORDED if earlier else Reason.NOT_LISTED

@@ -52,6 +52,9 @@ class Outcome(NamedTuple):
     reason: Reason | None = None
     #: False means that the history has no column for the number.
     stored: bool = True
+    #: True means that the store also records the ids of the objects; see
+    #: :mod:`distperiodic.core.tick_exceptions`.
+    by_object: bool = False
 
 
 class Counts(NamedTuple):
@@ -64,32 +67,33 @@ class Counts(NamedTuple):
     #: Dead objects, minus the objects that an operator has requeued. A
     #: requeued object does not count as due again.
     dead: Annotated[int, Outcome(
-        'Dead', State.DEAD, fate=Fate.DEAD, reason=Reason.DEAD)] = 0
+        'Dead', State.DEAD, fate=Fate.DEAD, reason=Reason.DEAD,
+        by_object=True)] = 0
     #: Objects that were skipped, for any reason.
     skipped: Annotated[int, Outcome(
         'Skipped', State.SKIPPED, fate=Fate.SKIPPED)] = 0
     by_misfire: Annotated[int, Outcome(
         'Misfire', skipped_by=SkippedBy.MISFIRE, fate=Fate.PASSED_OVER,
-        reason=Reason.PASSED_OVER)] = 0
+        reason=Reason.PASSED_OVER, by_object=True)] = 0
     by_overlap: Annotated[int, Outcome(
         'Overlap', skipped_by=SkippedBy.OVERLAP, fate=Fate.SKIPPED,
-        reason=Reason.SKIPPED_BY_OVERLAP)] = 0
+        reason=Reason.SKIPPED_BY_OVERLAP, by_object=True)] = 0
     by_pause: Annotated[int, Outcome(
         'Paused', skipped_by=SkippedBy.PAUSE, fate=Fate.SKIPPED,
-        reason=Reason.SKIPPED_BY_PAUSE)] = 0
+        reason=Reason.SKIPPED_BY_PAUSE, by_object=True)] = 0
     by_lost: Annotated[int, Outcome(
         'Lost', skipped_by=SkippedBy.LOST, fate=Fate.LOST,
-        reason=Reason.LOST)] = 0
+        reason=Reason.LOST, by_object=True)] = 0
     #: Skips of ticks before this tick. *due* and *skipped* include them. If an
     #: object missed several ticks at once, all of them are counted for the
     #: newest of these ticks.
     missed: Annotated[int, Outcome()] = 0
     superseded: Annotated[int, Outcome(
         'Superseded', State.SUPERSEDED, fate=Fate.SUPERSEDED,
-        reason=Reason.SUPERSEDED)] = 0
+        reason=Reason.SUPERSEDED, by_object=True)] = 0
     cancelled: Annotated[int, Outcome(
         'Cancelled', State.CANCELLED, fate=Fate.CANCELLED,
-        reason=Reason.CANCELLED)] = 0
+        reason=Reason.CANCELLED, by_object=True)] = 0
     #: Objects whose claims have not ended. The store counts the rows of the
     #: claims.
     open: Annotated[int, Outcome('Open', fate=Fate.PENDING, stored=False)] = 0
@@ -119,5 +123,11 @@ ENDED = {outcome.state: name for name, outcome in OUTCOMES.items()
          if outcome.state is not None}
 SKIPPED = {outcome.skipped_by: name for name, outcome in OUTCOMES.items()
            if outcome.skipped_by is not None}
+#: Names of the numbers whose objects are recorded by their ids, too.
+BY_OBJECT = frozenset(
+    name for name, outcome in OUTCOMES.items() if outcome.by_object)
+#: Outcome of dead objects that an operator has requeued: they are dead no
+#: more. No number counts them.
+REQUEUED = 'requeued'
 
 _ENDED = [Counts._fields.index(name) for name in ENDED.values()]

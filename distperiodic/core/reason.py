@@ -46,6 +46,7 @@ class Reason(enum.StrEnum):
     SUPERSEDED = 'superseded'
     OTHER_SCHEDULE = 'other schedule'
     ONE_OF_SEVERAL = 'one of several'
+    NOT_RECORDED = 'not recorded'
     PRUNED = 'history pruned'
 
 

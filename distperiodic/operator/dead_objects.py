@@ -16,6 +16,7 @@ from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 from distperiodic.core.claim_request import NewLease
+from distperiodic.core.outcomes import REQUEUED
 from distperiodic.operator import bulk
 from distperiodic.operator.admin import claims_in_chunks
 from distperiodic.operator.auditing import Actor
@@ -176,6 +177,8 @@ def _requeue(store: GroupStore, job: int, tick: int,
                 {'of_tick': tick, 'into': name})
         if back:
             sql_history.count(tx, job, tick, '', dead=-len(back))
+            sql_history.record(tx, job, tick, REQUEUED,
+                               {tick - 1: list(back)}, holder='')
             tx.make(NewLease(name, '', 0.0), State.CLAIMED, job, tick,
                     list(back))
         return set(back)

@@ -3,6 +3,7 @@
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distperiodic import exceptions
@@ -13,13 +14,17 @@ from distperiodic.core import schedule
 from distperiodic.core import wording
 from distperiodic.core.due import NOTHING
 from distperiodic.core.due import Plan
+from distperiodic.core.explanation import ClaimStanding
 from distperiodic.core.explanation import ObjectFacts
 from distperiodic.core.explanation import Past
 from distperiodic.core.explanation import reason_of
 from distperiodic.core.explanation import reasons_of
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
+from distperiodic.core.outcomes import BY_OBJECT
+from distperiodic.core.outcomes import OUTCOMES
 from distperiodic.core.reason import Reason
+from distperiodic.core.tick_exceptions import TickException
 from distperiodic.operator import catalogue_read
 from distperiodic.operator import cells
 from distperiodic.operator.health import Slots
@@ -118,19 +123,21 @@ SENTENCES = {
         'the history of {at} was deleted: the history begins at {begins}; '
         'see [distperiodic] history_retention',
     Reason.ONE_OF_SEVERAL:
-        'the store keeps only the last two ticks of each object; for {at} it '
-        'has only the number of objects with each outcome, so the reason is '
-        'one of these: {several}',
+        'too many objects did not run for {at}: the ids of {unknown:,} of '
+        'them were not kept, so the outcome is one of these: {several}',
+    Reason.NOT_RECORDED:
+        'the store has no record of it for {at}, and does not keep whether '
+        'the catalogue listed it then: {since}',
 }
 
 #: Templates for reasons that need another answer for an object's earlier
 #: ticks.
 PAST = {
     Reason.RAN:
-        'it ran: every object that was claimed for {at} was done ({number} '
-        'in all); for each object the store keeps only the last two ticks',
+        'it ran: {number:,} objects were done for {at}, and it is not among '
+        'the objects with another outcome{after}',
     Reason.DEAD:
-        'its run for {at} failed for good at attempt {attempt}{on}: {error}',
+        'its run for {at} failed for good{attempt}{on}: {error}',
     Reason.NOT_LISTED:
         'the catalogue did not list it at {at}: {since}',
     Reason.PASSED_OVER:
@@ -145,6 +152,9 @@ PAST = {
     Reason.NOBODY_CLAIMS:
         'no scheduler claimed it for {at}: the store has no record of it',
 }
+
+# Reasons whose objects are recorded.
+_RECORDED = frozenset(OUTCOMES[name].reason for name in BY_OBJECT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -374,35 +384,70 @@ def past_facts(found: 'Object', tick: int,
     :param kept: The store's data on that tick.
     """
     assert found.claim is not None
-    several = reasons_of(Past(
-        tick, found.claim, found.previous, found.served,
-        kept.failed is not None, kept.counts, kept.begins,
-        kept.schedule_since))
-    reason = several[0] if len(several) == 1 else Reason.ONE_OF_SEVERAL
-    failed, since = kept.failed, found.claim.since
-    words = {
-        'at': _moment(tick),
-        'skip_reason': kept.skip_reason or 'no reason was recorded',
-        'still_paused': '',
-        'number': kept.counts.get(Reason.RAN, 0),
-        'several': ', '.join(
-            f'{one.value} ({wording.plural(kept.counts[one], "object")})'
-            for one in several)
-        if len(several) > 1 else '',
-        'since': 'it is not listed' if since is None
-        else f'it was listed at {_moment(since)}',
-        'schedule_since': _moment(max(0, kept.schedule_since)),
-        'begins': _moment(max(0, kept.begins)),
-        'attempt': failed.attempt if failed else 0,
-        'on': f' on {failed.worker}' if failed and failed.worker else '',
-        'error': wording.one_line(failed.error) if failed else '',
-    }
+    past = _past(found, tick, kept)
+    several = reasons_of(past)
+    reason = _reason(several)
     sentence = PAST.get(reason) or SENTENCES[reason]
+    recorded = past.outcome if reason in _RECORDED else None
+    requeued = kept.past.requeued
     return reason, {
-        'answer': sentence.format(**words), 'reason': reason.value,
-        'tick': _moment(tick),
+        'answer': sentence.format(
+            at=_moment(tick), number=kept.counts.get(Reason.RAN, 0),
+            several=', '.join(
+                f'{one.value} '
+                f'({wording.plural(kept.counts.get(one, 0), "object")})'
+                for one in several),
+            unknown=kept.past.unknown.total(), since=_listing(found.claim),
+            schedule_since=_moment(max(0, kept.schedule_since)),
+            begins=_moment(max(0, kept.begins)),
+            skip_reason=recorded and recorded.reason
+            or 'no reason was recorded',
+            after='' if requeued is None else
+            '; before that, its run had failed for good, and an operator '
+            f'requeued it at {_moment(requeued.at)}',
+            **_failure(kept, recorded)),
+        'reason': reason.value, 'tick': _moment(tick),
+        'recorded': '' if recorded is None else
+        f'{_moment(recorded.at)} by {recorded.member or "an operator"}',
         'all objects': ', '.join(
             f'{number:,} {one.value}' for one, number in kept.counts.items()
             if number),
         'last tick': _moment(found.claim.tick),
         'last served': _or_never(found.served)}
+
+
+def past_reason(found: 'Object', tick: int, kept: 'TickFacts') -> Reason:
+    """Return the reason of :func:`past_facts`."""
+    return _reason(reasons_of(_past(found, tick, kept)))
+
+
+def _past(found: 'Object', tick: int, kept: 'TickFacts') -> Past:
+    assert found.claim is not None
+    return Past(tick, found.claim, found.previous, found.served,
+                len(kept.failed), kept.counts, kept.begins,
+                kept.schedule_since, kept.past)
+
+
+def _reason(several: Sequence[Reason]) -> Reason:
+    return several[0] if len(several) == 1 else Reason.ONE_OF_SEVERAL
+
+
+def _failure(kept: 'TickFacts',
+             recorded: TickException | None) -> dict[str, str]:
+    """Return the values for the template of a dead run."""
+    if not kept.failed:
+        return {'attempt': '', 'error': 'its record was pruned',
+                'on': f' on {recorded.member}'
+                if recorded and recorded.member else ''}
+    failed = kept.failed[0]
+    return {'attempt': f' at attempt {failed.attempt}',
+            'on': f' on {failed.worker}' if failed.worker else '',
+            'error': wording.one_line(failed.error)}
+
+
+def _listing(claim: ClaimStanding) -> str:
+    """Return a phrase about the last listing of an object."""
+    if claim.since is not None:
+        return f'its last listing begins at {_moment(claim.since)}'
+    return ('it is not listed' if claim.delisted is None
+            else f'it was delisted at {_moment(claim.delisted)}')

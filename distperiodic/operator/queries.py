@@ -31,6 +31,9 @@ from distperiodic.core.outcomes import COLUMNS
 from distperiodic.core.outcomes import OUTCOMES
 from distperiodic.core.outcomes import Counts
 from distperiodic.core.reason import Reason
+from distperiodic.core.tick_exceptions import ObjectPast
+from distperiodic.core.tick_exceptions import past_of
+from distperiodic.operator import object_past
 from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import Pausing
 from distperiodic.operator.group_reader import StoredJob
@@ -45,6 +48,8 @@ _paused = tables.paused_object
 
 # Number of failures that are returned for one object.
 _FAILED = 3
+# Maximum number of rows of exceptions that are read to explain ticks.
+_EXCEPTIONS = 5_000
 # SQL expression for the slice of the ring that contains a position. The ring
 # has 64 slices.
 _SLICE = _claim.c.position.op('>>')(sa.literal_column('58'))
@@ -130,17 +135,14 @@ class TickFacts(NamedTuple):
     schedule_since: int
     #: The first tick that the history covers.
     begins: int
-    #: The object's run for this tick that failed for good. None means that no
-    #: run failed for good.
-    failed: Failed | None
-    #: Number of objects of this tick by outcome. If the history has no row for
-    #: this tick, the dictionary counts the lost and passed-over ticks that
-    #: were given up together with the next recorded tick.
+    #: The newest runs of the object for this tick that failed for good, the
+    #: newest first.
+    failed: Sequence[Failed]
+    #: The exceptions of this tick.
+    past: ObjectPast
+    #: Number of objects of this tick by outcome. Empty means that the history
+    #: has no row for this tick.
     counts: dict[Reason, int]
-    #: Reason for a skip at this tick or at the next recorded tick, or for
-    #: ending claims that must not run again. An empty text means that no
-    #: reason is recorded.
-    skip_reason: str
 
 
 def object_of(store: GroupReader, job: str, key: str) -> Object:
@@ -182,7 +184,7 @@ def object_of(store: GroupReader, job: str, key: str) -> Object:
             now, known, ClaimStanding(
                 row.tick, row.settled, row.skipped_by, row.state,
                 row.holder or '', row.until, row.since,
-                Attributes(row.rule)),
+                Attributes(row.rule), row.delisted),
             row.fence, row.attempt, row.worker or '', row.previous,
             row.served, row.skip_reason or '',
             _failures_of(connection, row.job, key, _FAILED), row.waiting,
@@ -208,40 +210,35 @@ def schedule_of(store: GroupReader, job: str, key: str) -> tuple[str, bool]:
     return row.rule or row.schedule or '', bool(row.rule)
 
 
-def tick(store: GroupReader, job: str, key: str, tick: int) -> TickFacts:
-    """Return the store's data on one tick of an object.
+def ticks(store: GroupReader, job: str, key: str,
+          some: Sequence[int]) -> dict[int, TickFacts]:
+    """Return the store's data on some ticks of an object, by tick.
 
+    :param some: The ticks, at least one.
     :raises ConfigError: the store has no such job.
     """
     [number] = store.names(job)
 
-    def work(connection: sa.Connection) -> TickFacts:
+    def work(connection: sa.Connection) -> dict[int, TickFacts]:
         since, begins = (
             due.ALWAYS if moment is None else moment
             for moment in connection.execute(
                 sa.select(_job.c.schedule_since, _job.c.pruned_before)
                 .where(_job.c.id == number)).one())
-        failed = _failures_of(
-            connection, number, key, 1, _failure.c.tick == tick)
-        # Read the row of the tick, or else the row of the next tick.
-        row = connection.execute(
-            sa.select(_history.c.tick,
-                      *counting.sums((*_COUNTERS.values(), 'missed')),
-                      sa.func.max(_history.c.reason).label('reason'))
-            .where(_history.c.job == number, _history.c.tick >= tick)
-            .group_by(_history.c.tick).order_by(_history.c.tick)
-            .limit(1)).one_or_none()
-        counts: dict[Reason, int] = {}
-        if row is not None and row.tick == tick:
-            counts = {outcome: getattr(row, name)
-                      for outcome, name in _COUNTERS.items()}
-        elif row is not None:
-            lost = min(row.missed, row.by_lost)
-            counts = {Reason.LOST: lost,
-                      Reason.PASSED_OVER: row.missed - lost}
-        return TickFacts(
-            since, begins, failed[0] if failed else None, counts,
-            '' if row is None else row.reason or '')
+        failed = _failures_of(connection, number, key, _FAILED * len(some),
+                              _failure.c.tick.in_(some))
+        counts = {row.tick: {outcome: getattr(row, name)
+                             for outcome, name in _COUNTERS.items()}
+                  for row in connection.execute(
+            sa.select(_history.c.tick, *counting.sums(_COUNTERS.values()))
+            .where(_history.c.job == number, _history.c.tick.in_(some))
+            .group_by(_history.c.tick))}
+        found = object_past.about(object_past.exceptions(
+            connection, number, min(some), max(some), _EXCEPTIONS), key)
+        return {tick: TickFacts(
+            since, begins, [one for one in failed if one.tick == tick],
+            past_of(found, key, tick), counts.get(tick, {}))
+            for tick in some}
     return store.read_snapshot(work)
 
 

@@ -17,7 +17,7 @@ from distperiodic.operator.group_reader import GroupStore
 
 _TABLES = tables.metadata.sorted_tables
 # Tables to whose rows the database gives numbers.
-_NUMBERED = tables.job.name, tables.failure.name
+_NUMBERED = tables.job.name, tables.failure.name, tables.exception.name
 #: Network file systems. Other hosts see locks on their files late, or not at
 #: all.
 _NETWORK = ('nfs', 'nfs4', 'cifs', 'smb3', 'smbfs', 'fuse.sshfs', 'glusterfs',

@@ -12,15 +12,20 @@ from distperiodic import exceptions
 from distperiodic.core import audit
 from distperiodic.core import catalogue
 from distperiodic.core import wording
+from distperiodic.operator import exception_map
 from distperiodic.operator import filters
 from distperiodic.operator import health
 from distperiodic.operator import object_account
 from distperiodic.operator.activity import Failing
 from distperiodic.operator.activity import Ticked
+from distperiodic.operator.exception_map import PARTS
+from distperiodic.operator.exception_map import ExceptionMap
+from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.lists import dead_list
 from distperiodic.operator.lists import job_list
 from distperiodic.operator.lists import run_list
 from distperiodic.operator.lists import tick_list
+from distperiodic.operator.object_account import LETTERS
 from distperiodic.operator.queries import Object
 from distperiodic.web.list_pages import job_links
 from distperiodic.web.page import Button
@@ -38,6 +43,20 @@ _TICKS, _NEXT, _ROWS = 60, 5, 20
 _FAILING = 500
 # Seconds of history that are read if the period of a job is unknown.
 _DAY = 86400.0
+
+
+# Classes in the style sheet, by letter.
+_KINDS = {'.': 'good', 'F': 'dead', 'L': 'lost', 'S': 'late', '-': 'skipped',
+          'x': 'skipped', 'n': 'lost', 'o': 'open'}
+
+
+class MapLine(NamedTuple):
+    """One line of the map of exceptions."""
+
+    name: str
+    #: Address of the object. None means a part of the ring.
+    address: str | None
+    beats: Sequence['Beat']
 
 
 class Beat(NamedTuple):
@@ -99,12 +118,16 @@ def job(request: PageRequest, job: str) -> Page:
     history.without_zeros = True
     found = health.concerning(
         health.findings(request.sources.facts()), job)
+    found_map = _read_map(
+        store, job, [one.tick for one in reversed(history.found)])
     slowest = sorted(
         (one for one in history.found if one.ran.count),
         key=lambda one: -one.ran.max)[:5]
     return Page(job, 'job.html', {
         'job': row, 'beats': [_beat(one, period) for one in reversed(
             history.found)],
+        'lines': _map_lines(request, job, found_map),
+        'left_out': _map_sentence(found_map),
         'next': job_list.next_ticks(stored, now, _NEXT),
         'history': history, 'running': running, 'dead': dead,
         'errors': _by_error(request, job, dead.found), 'findings': found,
@@ -115,8 +138,8 @@ def job(request: PageRequest, job: str) -> Page:
             'job': row, 'next_ticks': job_list.next_ticks(
                 stored, now, _NEXT),
             'findings': [one.shown for one in found],
-            'ticks': history.data, 'running': running.data,
-            'failing': dead.data}, 'jobs', [
+            'ticks': history.data, 'exceptions': _map_data(found_map),
+            'running': running.data, 'failing': dead.data}, 'jobs', [
                 *request.button('job resume' if stored.paused_since
                                 else 'job pause', job=job),
                 *request.button('job trigger', 'Run all objects now',
@@ -153,6 +176,66 @@ def _beat(tick: Ticked, period: int | None) -> Beat:
     if late is not None:
         text += f'; at most {late / 1e6:.1f} s late'
     return Beat(kind, letter, text)
+
+
+def _read_map(store: GroupReader, job: str,
+              ticks: Sequence[int]) -> ExceptionMap | str:
+    """Return the exceptions of some ticks, or the reason why they cannot be
+    read now.
+
+    :param ticks: The ticks, the oldest first.
+    """
+    try:
+        return exception_map.read(store, job, ticks)
+    except exceptions.StoreUnavailable as exc:
+        return wording.one_line(exc)
+
+
+def _map_lines(request: PageRequest, job: str,
+               found: ExceptionMap | str) -> list[MapLine]:
+    """Return the lines of the map of exceptions: objects, and parts of the
+    ring if there are more objects.
+    """
+    if isinstance(found, str):
+        return []
+    lines = [MapLine(row.object, request.addresses.object(job, row.object), [
+        _mark('' if reason is None else LETTERS.get(reason, '?'),
+              f'{wording.second(tick)}: '
+              f'{reason.value if reason else "no exception"}')
+        for tick, reason in zip(found.ticks, row.reasons, strict=True)])
+        for row in found.objects]
+    return lines + [MapLine(f'{at + 1} of {PARTS} of the ring', None, [
+        Beat('some' if number else 'none', f'{min(number, 99) or ""}',
+             f'{wording.second(tick)}: '
+             f'{wording.plural(number, "object")}')
+        for tick, number in zip(found.ticks, part, strict=True)])
+        for at, part in enumerate(found.parts)]
+
+
+def _map_data(found: ExceptionMap | str) -> dict[str, Any] | None:
+    """Return the map of exceptions for programs."""
+    return None if isinstance(found, str) else {
+        'objects': [{'object': row.object, 'ticks': {
+            wording.moment(tick): reason.value
+            for tick, reason in zip(found.ticks, row.reasons, strict=True)
+            if reason}} for row in found.objects],
+        'number': found.number, 'parts': found.parts,
+        'unknown': found.unknown}
+
+
+def _mark(letter: str, text: str) -> Beat:
+    return Beat(_KINDS.get(letter, 'none'), letter, text)
+
+
+def _map_sentence(found: ExceptionMap | str) -> str:
+    """Return a sentence about what the map leaves out."""
+    if isinstance(found, str):
+        return f'This part cannot be read now: {found}.'
+    return ' '.join(filter(None, [
+        f'The worst {len(found.objects)} of {found.number:,} objects, and all '
+        f'of them by {PARTS} parts of the ring.' if found.parts else '',
+        f'{found.unknown:,} more outcomes of objects whose ids were not kept '
+        'or not read.' if found.unknown else '']))
 
 
 def _by_error(request: PageRequest, job: str,
@@ -205,12 +288,14 @@ def object_page(request: PageRequest, job: str, key: str) -> Page:
             f'object {key!r} of job {job!r}: {found.facts["answer"]}')
     fields = {'job': job, 'object': key, **found.fields(False)}
     facts = {name: value for name, value in found.fields(True).items()
-             if name not in ('answer', 'reason', 'findings')
+             if name not in ('answer', 'reason', 'findings', 'last ticks')
              and value not in ('', None)}
     return Page(key, 'object.html', {
         'job': job, 'key': key, 'answer': found.facts['answer'],
         'reason': found.facts['reason'], 'facts': facts,
         'findings': found.findings or [],
+        'beats': [_mark(one.letter, f'{wording.second(one.tick)}: {one.shown}')
+                  for one in reversed(found.ticks)],
         'timeline': _timeline(found.found, found.facts)},
         record(fields), 'jobs', [
             *request.button('job trigger', job=job, object=key),

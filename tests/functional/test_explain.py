@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import database
+from distperiodic.adapters.sql import history
 from distperiodic.adapters.sql import tables
 from distperiodic.core import reason
 from distperiodic.core.attributes import Attributes
@@ -20,6 +21,7 @@ from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import SkipRequest
+from distperiodic.core.claim_request import TakeOverRequest
 from distperiodic.ports import Listed
 from tests import claiming
 from tests.functional.places import SECOND
@@ -276,6 +278,9 @@ def test_a_last_tick_that_is_not_claimed_is_explained(scene):
     assert told['reason'] == 'job paused'
     assert re.search('not today; .*distperiodic job resume poll',
                      told['answer'])
+    scene.place.ask('job', 'resume', 'poll')
+    scene.place.ask('job', 'pause', 'poll', '--object', 'a', '--why', 'repair')
+    assert scene.explain()['reason'] == 'object paused'
 
 
 def test_its_tick_is_not_late_yet(scene):
@@ -394,14 +399,14 @@ def test_why_explains_the_outcome_of_any_tick(scene_anywhere):
             for number, (code, row) in told.items()} == {
         9: (0, 'ran'), 8: (1, 'dead'), 7: (0, 'ran'),
         6: (1, 'skipped: paused'), 5: (1, 'nobody claims'),
-        4: (1, 'one of several'), 3: (0, 'ran'), 2: (0, 'ran'),
+        4: (0, 'ran'), 3: (0, 'ran'), 2: (0, 'ran'),
         1: (1, 'nobody claims'), 0: (0, 'ran')}
     assert re.search(r'\battempt 1\b.* w-1\b.* a is ill',
                      told[8][1]['answer'])
     assert 'the disks are full' in told[6][1]['answer']
-    # The number of objects for each reason.
-    assert re.search(r'\bran \(1 .*skipped: overlap \(1 ',
-                     told[4][1]['answer'])
+    other = ['b', *at(4)[1:]]
+    assert why(scene, *other)[1]['reason'] == 'skipped: overlap'
+    assert 'its run goes on' in why(scene, *other)[1]['answer']
     assert why(scene, 'a', '--at', f'{10 * period // SECOND + 2}s')[1][
         'reason'] == 'not in the catalogue'
 
@@ -434,6 +439,74 @@ def test_why_of_a_tick_that_a_newer_one_replaced(scene, earlier):
         scene.ran(earlier(number))
 
     assert why_at(scene, earlier(5)) == 'superseded'
+
+
+def why_answers(scene, tick, key='a'):
+    seconds = (scene.store.now() - tick) // SECOND
+    return why(scene, key, '--at', f'{seconds}s')[1]
+
+
+def test_why_of_a_requeued_object_is_not_dead(scene, earlier):
+    scene.place.run('poll', earlier(4), 'a', 'b', dead=['a', 'b'])
+    scene.place.ask('dead', 'requeue', '--object', 'a')
+    for lease in scene.store.take_over_expired(
+            TakeOverRequest(['poll'], [], 9), NewLease('again', 'x', 600.0)):
+        scene.store.start(lease.held, ['a'], NewLease('run', 'w-2', 600.0))
+    scene.store.finish(HeldLease('run', 'poll', earlier(4)), ['a'])
+    for number in 3, 2, 1:
+        scene.place.run('poll', earlier(number), 'a', 'b')
+
+    assert why_at(scene, earlier(4)) == 'ran'
+    assert 'requeued it at 20' in why_answers(scene, earlier(4))['answer']
+    assert why_answers(scene, earlier(4), 'b')['reason'] == 'dead'
+
+
+def test_why_of_an_object_that_missed_several_ticks_at_once(scene, earlier):
+    scene.place.run('poll', earlier(7), 'a', 'b')
+    scene.place.run('poll', earlier(5), 'b')
+    scene.place.run('poll', earlier(4), 'b')
+    scene.skip(SkippedBy.MISFIRE, 'too many', earlier(4))
+    for number in 3, 2, 1:
+        scene.place.run('poll', earlier(number), 'a', 'b')
+
+    for number in 6, 5, 4:
+        found = why_answers(scene, earlier(number))
+        assert found['reason'] == 'passed over'
+        assert 'too many' in found['answer']
+        assert found['recorded'].endswith(' by api-1')
+    assert why_at(scene, earlier(7)) == 'ran'
+    assert why_answers(scene, earlier(5), 'b')['reason'] == 'ran'
+
+
+def test_why_does_not_guess_if_the_ids_are_not_kept(
+        scene, earlier, monkeypatch):
+    monkeypatch.setattr(history, 'KEPT', 1)
+    scene.place.run('poll', earlier(5), 'a', 'b', 'c')
+    scene.place.run('poll', earlier(4), 'c')
+    scene.skip(SkippedBy.PAUSE, tick=earlier(4))
+    scene.store.skip(SkipRequest(
+        'poll', earlier(4), ['b'], 'api-1', SkippedBy.PAUSE, ''))
+    for number in 3, 2, 1:
+        scene.place.run('poll', earlier(number), 'a', 'b', 'c')
+
+    assert why_at(scene, earlier(4)) == 'skipped: paused'
+    found = why_answers(scene, earlier(4), 'b')
+    assert found['reason'] == 'one of several'
+    assert re.search(r'\b1 of them .*skipped: paused \(2 .*ran \(1 ',
+                     found['answer'])
+
+
+def test_why_does_not_guess_whether_an_object_was_listed(scene, earlier):
+    scene.place.run('poll', earlier(5), 'a', 'b')
+    scene.place.run('poll', earlier(4), 'b')
+    scene.store.sync('poll', [], ['a'], readings=[earlier(4) + SECOND])
+    assert why_at(scene, earlier(5)) == 'ran'
+    scene.store.sync('poll', [Listed('a', Attributes(), earlier(3))], [],
+                     readings=[earlier(3) + SECOND])
+    for number in 2, 1:
+        scene.place.run('poll', earlier(number), 'a', 'b')
+
+    assert why_at(scene, earlier(4)) == 'not recorded'
 
 
 def test_why_of_a_tick_of_another_schedule(scene, earlier):

@@ -5,7 +5,9 @@ from distperiodic import opts
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import HeldLease
+from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import SkipRequest
 from tests import claiming
 
 SECOND = 1_000_000
@@ -21,9 +23,15 @@ class Group:
         self.now = self.store.now() // SECOND * SECOND
         self.client = client
 
-    def run(self, job, *objects, dead=(), ago=5):
+    def skip(self, job, *objects, ago=5, tick=None):
+        """Skip objects for a tick in the past."""
+        assert len(self.store.skip(SkipRequest(
+            job, tick or self.now - ago * SECOND, objects, 'api',
+            SkippedBy.PAUSE, 'paused'))) == len(objects)
+
+    def run(self, job, *objects, dead=(), ago=5, tick=None):
         """Run objects for a tick in the past."""
-        tick = self.now - ago * SECOND
+        tick = tick or self.now - ago * SECOND
         claiming.claim(self.store, job, tick, objects, lease='l',
                        holder='api', seconds=60.0, supersede=False)
         running = HeldLease('r', job, tick)

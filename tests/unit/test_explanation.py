@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each state of an object has one reason why the object did not run."""
 
+import collections
 import itertools
 
 import pytest
 
 from distperiodic.core import explanation
+from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from distperiodic.core.outcomes import REQUEUED
 from distperiodic.core.reason import FINE
 from distperiodic.core.reason import Reason
+from distperiodic.core.tick_exceptions import ObjectPast
+from distperiodic.core.tick_exceptions import TickException
 from distperiodic.operator import object_answers
 
 NOW, DUE, BEFORE = 1000, 900, 800
@@ -100,37 +105,77 @@ def test_a_reason_follows_from_the_facts(why, known):
     assert explanation.reason_of(known) is why
 
 
-def past(tick=600, counts=None, **known):
+def past(tick=600, counts=None, since=100, delisted=None, own=(), **known):
     return explanation.Past(**{
         'tick': tick,
         'claim': explanation.ClaimStanding(
-            DUE, DUE, None, State.DONE, since=100),
-        'previous': BEFORE, 'served': NOW, 'failed': False,
-        'counts': {Reason.RAN: 3} if counts is None else counts, **known})
+            DUE, DUE, None, State.DONE, since=since, delisted=delisted),
+        'previous': BEFORE, 'served': NOW, 'failed': 0,
+        'counts': {Reason.RAN: 3} if counts is None else counts,
+        'exceptions': ObjectPast(own, collections.Counter(
+            known.pop('unknown', {}))), **known})
 
 
+def exception(outcome, tick=600, after=599):
+    return TickException(outcome, after, tick, 'api-1', NOW, '', 1, b'')
+
+
+DIED, REQUEUE = exception('dead'), exception(REQUEUED)
 PAST = [
     (past(), [Reason.RAN]),
-    (past(failed=True), [Reason.DEAD]),
+    (past(counts={}), [Reason.NOBODY_CLAIMS]),
+    (past(failed=1), [Reason.DEAD]),
     (past(begins=700), [Reason.PRUNED]),
     (past(tick=50), [Reason.NOT_LISTED]),
     (past(schedule_since=700), [Reason.OTHER_SCHEDULE]),
-    (past(counts={}), [Reason.NOBODY_CLAIMS]),
-    (past(counts={Reason.RAN: 1, Reason.SKIPPED_BY_PAUSE: 0,
-                  Reason.LOST: 2}), [Reason.LOST, Reason.RAN]),
+    # Other objects had other outcomes, and all of their ids are kept.
+    (past(counts={Reason.RAN: 1, Reason.LOST: 2}), [Reason.RAN]),
+    (past(own=[exception('by_pause')]), [Reason.SKIPPED_BY_PAUSE]),
+    (past(own=[exception('by_lost', 700, 500)]), [Reason.LOST]),
+    # The instant was no tick when the exception was recorded.
+    (past(own=[exception('by_lost', 700, 500)], schedule_since=650),
+     [Reason.OTHER_SCHEDULE]),
+    (past(own=[exception('superseded')], schedule_since=650),
+     [Reason.SUPERSEDED]),
+    # Its first run began too late, and succeeded.
+    (past(own=[exception('late')]), [Reason.RAN]),
+    # An operator requeued the dead object.
+    (past(own=[DIED]), [Reason.DEAD]),
+    (past(own=[DIED, REQUEUE]), [Reason.RAN]),
+    (past(own=[DIED, REQUEUE], failed=1), [Reason.RAN]),
+    (past(own=[DIED, REQUEUE, DIED]), [Reason.DEAD]),
+    (past(own=[DIED, REQUEUE], failed=2), [Reason.DEAD]),
+    (past(own=[DIED, REQUEUE, exception('cancelled')]), [Reason.CANCELLED]),
+    (past(failed=1, unknown={REQUEUED: 1}), [Reason.DEAD, Reason.RAN]),
+    (past(own=[DIED], unknown={REQUEUED: 1}), [Reason.DEAD, Reason.RAN]),
+    # The ids of some objects are not kept.
+    (past(counts={Reason.RAN: 1, Reason.LOST: 2}, unknown={'by_lost': 2}),
+     [Reason.LOST, Reason.RAN]),
+    (past(unknown={'late': 2}), [Reason.RAN]),
+    (past(own=[exception('by_pause')], unknown={'by_lost': 2}),
+     [Reason.SKIPPED_BY_PAUSE]),
     # The last successful run came before that tick, or there was no successful
     # run.
-    (past(counts={Reason.RAN: 3, Reason.SKIPPED_BY_OVERLAP: 1}, served=500),
+    (past(unknown={'by_overlap': 1}, served=500 - EARLIEST),
      [Reason.SKIPPED_BY_OVERLAP]),
     (past(served=None), [Reason.NOBODY_CLAIMS]),
     # The object was claimed for that tick, so the tick was not skipped.
-    (past(tick=BEFORE, counts={Reason.RAN: 1, Reason.LOST: 7}),
-     [Reason.RAN]),
-    (past(tick=BEFORE, counts={Reason.SUPERSEDED: 1, Reason.LOST: 7}),
+    (past(tick=BEFORE, unknown={'by_lost': 7}), [Reason.RAN]),
+    (past(tick=BEFORE, counts={}, unknown={'superseded': 1, 'by_lost': 7}),
      [Reason.SUPERSEDED]),
     # The object was claimed for no tick between its last two claims.
-    (past(tick=850, counts={Reason.RAN: 3, Reason.LOST: 1}), [Reason.LOST]),
-    (past(tick=850), [Reason.NOBODY_CLAIMS])]
+    (past(tick=850, unknown={'by_lost': 1}), [Reason.LOST]),
+    (past(tick=850), [Reason.NOBODY_CLAIMS]),
+    # The listing of the object at that tick is not kept.
+    (past(since=700, delisted=650), [Reason.NOT_RECORDED]),
+    (past(since=700, previous=500), [Reason.NOT_RECORDED]),
+    (past(since=700), [Reason.NOT_LISTED]),
+    (past(since=None, delisted=650), [Reason.NOT_RECORDED]),
+    (past(since=None, delisted=550), [Reason.NOT_LISTED]),
+    # It was claimed for the tick, and so it was listed.
+    (past(tick=BEFORE, since=None, delisted=850), [Reason.RAN]),
+    (past(since=None, delisted=650, own=[exception('by_pause')]),
+     [Reason.SKIPPED_BY_PAUSE])]
 
 
 @pytest.mark.parametrize(('known', 'expected'), PAST)

@@ -15,12 +15,14 @@ from werkzeug.test import Client
 
 from distperiodic import exceptions
 from distperiodic import web
+from distperiodic.adapters.sql import history
 from distperiodic.adapters.sql import schema
 from distperiodic.operator import activity
 from distperiodic.web import server
 from distperiodic.web import site
 from distperiodic.web.page import Addresses
 from tests.configured import configuration
+from tests.unit.paged import SECOND
 from tests.unit.paged import Group
 
 #: Addresses of pages that need no row.
@@ -211,6 +213,80 @@ def test_the_ticks_of_a_job_are_marked_by_the_worst_outcome(group):
                       group.text('/jobs/poll')) == [
         ('good', '2 done'), ('some', '1 done, 1 failed'),
         ('dead', '2 failed')]
+
+
+def lines(text):
+    """Return the map of exceptions: the marks of each line, by its name."""
+    return {html.unescape(name): re.findall(
+        r'aria-hidden="true">(.*?)</span>', marks) for name, marks in
+        re.findall(r'<tr><th scope="row">(?:<a[^>]*><bdi[^>]*>)?(.*?)(?:</bdi>'
+                   r'</a>)?</th>(.*?)</tr>', text, re.DOTALL)}
+
+
+def test_the_map_of_a_job_has_the_objects_that_did_not_run(group):
+    group.run('poll', 'a', 'b', 'c', ago=30)
+    group.run('poll', 'a', 'b', 'c', dead=['b'], ago=20)
+    group.run('poll', 'a', ago=10)
+    group.skip('poll', 'b', 'c', ago=10)
+
+    assert lines(group.text('/jobs/poll')) == {
+        'b': ['', 'F', '-'], 'c': ['', '', '-']}
+    found = group.get('/api/jobs/poll').json['exceptions']
+    assert [one['object'] for one in found['objects']] == ['b', 'c']
+    assert list(found['objects'][0]['ticks'].values()) == [
+        'dead', 'skipped: paused']
+    assert (found['number'], found['unknown']) == (2, 0)
+
+
+def test_a_job_without_exceptions_has_no_map(group):
+    group.run('poll', 'a', 'b')
+
+    assert 'class="map"' not in group.text('/jobs/poll')
+
+
+def test_the_map_of_many_objects_has_the_worst_and_the_parts_of_the_ring(
+        group):
+    keys = [f'{n:03}' for n in range(60)]
+    group.run('poll', *keys, ago=30)
+    group.run('poll', *keys, dead=['059'], ago=20)
+    group.skip('poll', *keys, ago=10)
+
+    found = group.get('/api/jobs/poll').json['exceptions']
+    assert [one['object'] for one in found['objects']][0] == '059'
+    assert len(found['objects']) == 50
+    assert [sum(part[at] for part in found['parts'])
+            for at in range(3)] == [0, 1, 60]
+    text = group.text('/jobs/poll')
+    assert 'The worst 50 of 60 objects' in text
+    assert len(lines(text)) == 66
+
+
+def test_the_map_shows_how_many_objects_are_not_kept(group, monkeypatch):
+    monkeypatch.setattr(history, 'KEPT', 1)
+    group.run('poll', 'a', 'b', ago=30)
+    group.skip('poll', 'a', 'b', ago=20)
+
+    text = group.text('/jobs/poll')
+    assert lines(text) == {}
+    assert '2 more outcomes of objects whose ids were not kept' in text
+
+
+def test_the_page_of_an_object_has_its_last_ticks(group):
+    group.store.adopt({'poll': f'every {10 * SECOND}'})
+    start = group.now - group.now % (10 * SECOND) - 60 * SECOND
+    for at in range(6):
+        tick = start + at * 10 * SECOND
+        group.run('poll', 'a', *(['b'] if at % 2 else []), tick=tick,
+                  dead=['a'] if at == 1 else [])
+        if not at % 2 and at:
+            group.skip('poll', 'b', tick=tick)
+
+    def marks(key):
+        text = group.text(f'/jobs/poll/objects/{key}')
+        return re.findall(r'<li class="\w+" title="[^"]*"><span aria-hidden='
+                          r'"true">(.*?)</span>', text)[-7:-1]
+    assert marks('a') == ['.', 'F', '.', '.', '.', '.']
+    assert marks('b') == ['.', '-', '.', '-', '.']
 
 
 def test_failing_objects_are_grouped_by_their_error(group):

@@ -34,6 +34,7 @@ from distperiodic.core.claim_request import ClaimRequest
 from distperiodic.core.claim_request import Decision
 from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import decide
+from distperiodic.core.outcomes import BY_OBJECT
 from distperiodic.core.outcomes import ENDED
 
 _lease = tables.lease
@@ -48,7 +49,7 @@ _ATTEMPTS = 20
 def take(tx: transaction.Transaction, number: int, request: ClaimRequest,
          keys: list[str], lease: str, *, settle: bool = True,
          won: dict[str, Claim] | None = None
-         ) -> tuple[Claimed, collections.Counter[int]]:
+         ) -> tuple[Claimed, dict[int, list[str]]]:
     """Claim the objects *keys* that can be claimed; do not create the lease.
 
     This function never waits for a row that a handler's open transaction has
@@ -64,7 +65,7 @@ def take(tx: transaction.Transaction, number: int, request: ClaimRequest,
     :param won: Claims that the caller has already moved into the lease,
         because the last claims of these objects, if any, had ended. None means
         that the caller has not tried to move any claims.
-    :returns: the result, and the number of superseded claims of each tick.
+    :returns: the result, and the objects of superseded claims, by tick.
     """
     taking = _Taking(tx, number, request, lease, settle, won or {})
     if won is None and tx.dialect.passes_locked:
@@ -102,7 +103,8 @@ def take(tx: transaction.Transaction, number: int, request: ClaimRequest,
     else:
         taking.found[Decision.BUSY] += rest
     return Claimed([won[key] for key in keys if key in won],
-                   taking.found[Decision.BUSY], superseded.total(),
+                   taking.found[Decision.BUSY],
+                   sum(map(len, superseded.values())),
                    taking.behind, taking.found[Decision.WAIT],
                    unlisted=tuple(taking.found[Decision.UNLISTED])), superseded
 
@@ -131,8 +133,8 @@ class _Taking:
         self._into = _parameters(request) | {'into': lease}
         #: Claims in the lease, by object.
         self.won = won
-        #: Numbers of superseded claims, by tick.
-        self.superseded: collections.Counter[int] = collections.Counter()
+        #: Objects of superseded claims, by tick.
+        self.superseded: dict[int, list[str]] = collections.defaultdict(list)
         self.behind: list[due.Row] = []
         #: Objects by the decision about them.
         self.found: dict[Decision, list[str]] = {one: [] for one in Decision}
@@ -174,7 +176,9 @@ class _Taking:
             moved = self._tx.move(
                 self._tx.sql.claim_unstarted, self._number, some, self.won,
                 self._into | {'stands_in': lease})
-            self.superseded[tick] += moved
+            if moved:
+                self.superseded[tick] += [
+                    key for key in some if key in self.won]
             self._tx.leave(lease, moved)
         return [key for key in (*ended, *unstarted) if key not in self.won]
 
@@ -284,6 +288,11 @@ def end(tx: transaction.Transaction, number: int, keys: list[str],
         history.count_in(tx, number, rows[0].tick, lease,
                          reason=reason, times=times,
                          **{ENDED[ending]: len(rows)})
+        if ENDED[ending] in BY_OBJECT:
+            history.record(
+                tx, number, rows[0].tick, ENDED[ending],
+                {rows[0].tick - 1: [row.object for row in rows]}, lease=lease,
+                reason=reason)
     left = len(rows)
     if left < len(keys):
         left += history.count_committed(

@@ -7,6 +7,7 @@ in the handler's own transaction is counted later, when the store next
 processes its claim.
 """
 
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core.claim import Failure
 from distperiodic.core.outcomes import COLUMNS
+from distperiodic.core.tick_exceptions import KEPT
+from distperiodic.core.tick_exceptions import packed
 from distperiodic.ports import NO_TIMES
 from distperiodic.ports import RunTimes
 
@@ -93,6 +96,35 @@ def count_committed(tx: Transaction, number: int,
         add(tx, [increments(number, rows[0].tick, rows[0].worker or '',
                             times=times, done=len(rows))])
     return len(rows)
+
+
+def record(tx: Transaction, number: int, tick: int, outcome: str,
+           objects: Mapping[int, Sequence[str]], *, holder: str | None = None,
+           lease: str = '', reason: str = '') -> None:
+    """Record the objects of an exception; see :data:`.tables.exception`.
+
+    Call this in the transaction that counts the objects.
+
+    :param outcome: Name of the number that counts them, or REQUEUED.
+    :param objects: Objects by the instant after which they missed all of
+        their ticks, up to *tick*.
+    :param holder: Member that the history names. None means the holder of
+        *lease*.
+    """
+    room = KEPT - tx.connection.execute(
+        tx.sql.kept, {'of_job': number, 'at_tick': tick}).scalar_one()
+    rows = []
+    for after, keys in sorted(objects.items()):
+        rows.append({
+            'of_job': number, 'at_tick': tick, 'after_it': after,
+            'as_outcome': outcome,
+            'because': reason[:tables.LONGEST_REASON] or None,
+            'number': len(keys),
+            'ids': packed(keys) if room >= len(keys) else None} | (
+            {'stands_in': lease} if holder is None else {'runner': holder}))
+        room -= len(keys)
+    tx.connection.execute(
+        tx.sql.record_in if holder is None else tx.sql.record_of, rows)
 
 
 def record_failures(tx: Transaction, number: int, dead: Sequence[Any],

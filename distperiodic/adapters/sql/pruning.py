@@ -26,6 +26,7 @@ from distperiodic.core.workflow import Status
 _action = tables.action
 _answer = tables.answer
 _claim = tables.claim
+_exception = tables.exception
 _failure = tables.failure
 _history = tables.history
 _host = tables.drained_host
@@ -106,8 +107,9 @@ def _works(group: _Group, ages: Ages) -> list[tuple[str, _Work]]:
         return now - round(days * _DAY)
     if ages.history is not None:
         for number in group.jobs():
-            add('history', _prune_some_history, number=number,
-                before=before(ages.history))
+            for kind, work in (('exceptions', _prune_some_exceptions),
+                               ('history', _prune_some_history)):
+                add(kind, work, number=number, before=before(ages.history))
     if ages.dead is not None:
         add('failures', _prune_some_failures, group=group,
             before=before(ages.dead))
@@ -306,26 +308,56 @@ def _prune_some_queues(connection: sa.Connection, *, group: _Group
     return _Deleted(len(still), len(still) == _AT_A_TIME)
 
 
-def _prune_some_history(connection: sa.Connection, *, number: int,
-                        before: int) -> _Deleted:
-    # Keep ticks that have a lease: the end of an open claim must still be
-    # counted in the history of its tick.
+def _old_ticks(table: sa.Table, number: int,
+               before: int) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions on the rows of a job's old ticks.
+
+    Ticks that have a lease stay: the end of an open claim must still be
+    counted in the history of its tick.
+    """
     open_ticks = sa.select(_lease.c.tick).where(
         _lease.c.job == number, _lease.c.tick < before)
-    old = (_history.c.job == number, _history.c.tick < before,
-           _history.c.tick.not_in(open_ticks))
+    return (table.c.job == number, table.c.tick < before,
+            table.c.tick.not_in(open_ticks))
+
+
+def _begin_after(connection: sa.Connection, number: int, tick: int) -> None:
+    """Record the tick up to which the history is incomplete.
+
+    No audit starts before the tick, and no object's tick before it is
+    explained.
+    """
+    connection.execute(sa.update(_job).where(
+        _job.c.id == number, sa.or_(
+            _job.c.pruned_before.is_(None), _job.c.pruned_before <= tick)
+    ).values(pruned_before=tick + 1))
+
+
+def _prune_some_exceptions(connection: sa.Connection, *, number: int,
+                           before: int) -> _Deleted:
+    # A tick has up to thousands of rows, so they are not deleted together with
+    # the history of the tick, but before it.
+    found = connection.execute(
+        sa.select(_exception.c.id, _exception.c.tick).where(
+            *_old_ticks(_exception, number, before))
+        .order_by(_exception.c.tick).limit(_AT_A_TIME)).all()
+    if not found:
+        return _Deleted(0, False)
+    _begin_after(connection, number, found[-1].tick)
+    connection.execute(sa.delete(_exception).where(
+        _exception.c.id.in_([row.id for row in found])))
+    return _Deleted(len(found), len(found) == _AT_A_TIME)
+
+
+def _prune_some_history(connection: sa.Connection, *, number: int,
+                        before: int) -> _Deleted:
+    old = _old_ticks(_history, number, before)
     ticks = connection.execute(
         sa.select(_history.c.tick).where(*old)
         .order_by(_history.c.tick).limit(_AT_A_TIME)).scalars().all()
     if not ticks:
         return _Deleted(0, False)
-    # Record the tick up to which the history is incomplete, so that no audit
-    # starts before this tick.
-    connection.execute(sa.update(_job).where(
-        _job.c.id == number, sa.or_(
-            _job.c.pruned_before.is_(None),
-            _job.c.pruned_before <= ticks[-1])
-    ).values(pruned_before=ticks[-1] + 1))
+    _begin_after(connection, number, ticks[-1])
     rows = connection.execute(sa.delete(_history).where(
         *old, _history.c.tick <= ticks[-1])).rowcount
     return _Deleted(rows, len(ticks) == _AT_A_TIME)

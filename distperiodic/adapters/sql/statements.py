@@ -32,6 +32,7 @@ from distperiodic.core.outcomes import COLUMNS
 _claim = tables.claim
 _lease = tables.lease
 _history = tables.history
+_exception = tables.exception
 _job = tables.job
 
 #: Upper bound of all instants.
@@ -227,10 +228,20 @@ class Statements:
              'skipped_by': sa.bindparam('by')},
             [_claim.c.object, _claim.c.settled], waits=False)
         self.count_of = self._count(dialect, sa.bindparam('runner'))
-        self.count_in = self._count(dialect, sa.func.coalesce(
+        holder = sa.func.coalesce(
             sa.select(_lease.c.holder).where(
                 _lease.c.id == sa.bindparam('stands_in')).scalar_subquery(),
-            ''))
+            '')
+        self.count_in = self._count(dialect, holder)
+        self.record_of = self._record(sa.bindparam('runner'))
+        self.record_in = self._record(holder)
+        #: Select the number of objects of a tick whose ids are kept.
+        self.kept = sa.select(sa.func.coalesce(sa.cast(sa.func.sum(
+            _exception.c.number), sa.BigInteger), 0)).where(
+                _exception.c.job == sa.bindparam('of_job'),
+                _exception.c.tick == sa.bindparam(
+                    'at_tick', type_=sa.BigInteger),
+                _exception.c.objects.is_not(None))
 
         some = dialect.among(_lease.c.id)
         held = _lease.c.holder == sa.bindparam('runner')
@@ -333,6 +344,17 @@ class Statements:
         return self._change(
             (self._of, self._among, self._stands, in_state(before)),
             {'state': state}, (_claim.c.tick, _claim.c.worker))
+
+    def _record(self, member: Any) -> Any:
+        """Build the statement that records objects of an exception."""
+        return sa.insert(_exception).values(
+            job=sa.bindparam('of_job'),
+            tick=sa.bindparam('at_tick', type_=sa.BigInteger),
+            after=sa.bindparam('after_it', type_=sa.BigInteger),
+            outcome=sa.bindparam('as_outcome'), member=member,
+            reason=sa.bindparam('because', type_=sa.String), at=self._now,
+            number=sa.bindparam('number', type_=sa.Integer),
+            objects=sa.bindparam('ids', type_=_exception.c.objects.type))
 
     def _change(self, conditions: Any, values: dict[str, Any],
                 columns: Sequence[Any], waits: bool = True) -> ClaimChange:

@@ -148,7 +148,7 @@ class SqlClaimStore:
             ours = sa.select(tables.job.c.id).where(
                 tables.job.c.space == self._namespace)
             for table in (tables.claim, _lease, tables.failure,
-                          tables.history):
+                          tables.exception, tables.history):
                 connection.execute(
                     sa.delete(table).where(table.c.job.in_(ours)))
             connection.execute(sa.delete(tables.ready).where(
@@ -261,7 +261,10 @@ class SqlClaimStore:
                 tx, number, request, keys, lease.id, won=at_once)
             for old in sorted(superseded):
                 history.count(tx, number, old, lease.holder,
-                              superseded=superseded[old])
+                              superseded=len(superseded[old]))
+                history.record(tx, number, old, 'superseded',
+                               {old - 1: superseded[old]},
+                               holder=lease.holder)
             if claimed.won:
                 tx.make(lease, State.CLAIMED, number, tick,
                         [one.object for one in claimed.won],
@@ -433,17 +436,23 @@ class SqlClaimStore:
         number, missed = self._number(request.job), request.missed
 
         def work(tx: Transaction) -> list[int]:
-            settled = tx.skip(number, request, keys)
+            settled: dict[int, list[str]] = collections.defaultdict(list)
+            for key, last in tx.skip(number, request, keys).items():
+                settled[last].append(key)
             if settled:
                 before = 0 if missed is None else sum(
-                    missed(last) * objects for last, objects
-                    in collections.Counter(settled).items())
-                every = len(settled) + before
+                    missed(last) * len(objects)
+                    for last, objects in settled.items())
+                every = sum(map(len, settled.values())) + before
                 history.count(
                     tx, number, request.tick, request.holder,
                     reason=request.reason, due=every, skipped=every,
                     missed=before, **{SKIPPED[request.by]: every})
-            return settled
+                history.record(
+                    tx, number, request.tick, SKIPPED[request.by], settled,
+                    holder=request.holder, reason=request.reason)
+            return [last for last, objects in settled.items()
+                    for _ in objects]
         return self._run(work)
 
     # Leases.

@@ -46,6 +46,10 @@ LONGEST_MEMBER = 200
 #: Maximum length of the text of a histogram, in characters.
 LONGEST_HISTOGRAM = 800
 
+#: Maximum number of bytes of compressed ids. MySQL chooses the type of the
+#: column by this number.
+LONGEST_BINARY = 2 ** 24 - 1
+
 _OF_TABLES = options_of_tables('table_options')
 _CHANGING = options_of_tables('changing_options')
 _TOGETHER = options_of_tables('together_options')
@@ -233,6 +237,32 @@ history = sa.Table(
     #: None means that no reason is recorded.
     sa.Column('reason', sa.String(LONGEST_REASON)),
     **_OF_TABLES, **_CHANGING)
+
+#: Objects that did not run as planned, beside the history, which counts them.
+#: A transaction that counts such objects inserts one row for each outcome, and
+#: no row changes. A tick of objects that all ran has no row.
+exception = sa.Table(
+    'distperiodic_exception', metadata,
+    sa.Column('id', Serial, primary_key=True),
+    sa.Column('job', sa.Integer, nullable=False),
+    #: The tick that counts the objects in the history.
+    sa.Column('tick', sa.BigInteger, nullable=False),
+    #: The objects missed all of their ticks after this instant, up to *tick*.
+    sa.Column('after', sa.BigInteger, nullable=False),
+    #: Name of a column of the history, or core.outcomes.REQUEUED.
+    sa.Column('outcome', sa.String(20), nullable=False),
+    #: As in the history.
+    sa.Column('member', Exact(LONGEST_HOLDER), nullable=False),
+    sa.Column('reason', sa.String(LONGEST_REASON)),
+    #: When the row was inserted, in microseconds of the store's clock.
+    sa.Column('at', sa.BigInteger, nullable=False),
+    #: Number of objects.
+    sa.Column('number', sa.Integer, nullable=False),
+    #: Ids of the objects, packed by :mod:`distperiodic.core.tick_exceptions`.
+    #: None means that they are not kept, because the tick has too many.
+    sa.Column('objects', sa.LargeBinary(LONGEST_BINARY)),
+    sa.Index('distperiodic_exception_tick', 'job', 'tick', 'after'),
+    **_OF_TABLES)
 
 #: One row, used with SQLite only. It holds the offsets of both clocks from the
 #: time since the host's boot, in microseconds; see

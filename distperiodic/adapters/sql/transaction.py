@@ -168,12 +168,12 @@ class Transaction:
         return rows
 
     def skip(self, number: int, request: SkipRequest,
-             keys: Sequence[str]) -> list[int]:
+             keys: Sequence[str]) -> dict[str, int]:
         """Skip the objects *keys* of *request* that may be skipped.
 
         The watermark of each skipped object is set to the tick.
 
-        :returns: the previous watermark of each skipped object.
+        :returns: the previous watermarks of the skipped objects, by object.
         """
         parameters = {'of_job': number, 'keys': self.dialect.keys(keys),
                       'of_tick': request.tick, 'by': request.by,
@@ -186,7 +186,7 @@ class Transaction:
         if rows:
             self.connection.execute(self.sql.skip.move, parameters | {
                 'keys': self.dialect.keys([row.object for row in rows])})
-        return [row.settled for row in rows]
+        return {row.object: row.settled for row in rows}
 
     def unlocked(self, number: int, keys: Sequence[str]) -> list[str]:
         """Lock the rows of *keys* that no other transaction has locked.

@@ -151,6 +151,20 @@ def _create_history() -> None:
         sa.Index('distperiodic_failure_object', 'job', 'object'),
         sa.Index('distperiodic_failure_at', 'at', 'id'),
         **_OF_TABLES)
+    op.create_table(
+        'distperiodic_exception',
+        sa.Column('id', Serial, primary_key=True),
+        sa.Column('job', sa.Integer, nullable=False),
+        sa.Column('tick', sa.BigInteger, nullable=False),
+        sa.Column('after', sa.BigInteger, nullable=False),
+        sa.Column('outcome', sa.String(20), nullable=False),
+        sa.Column('member', Exact(255), nullable=False),
+        sa.Column('reason', sa.String(200)),
+        sa.Column('at', sa.BigInteger, nullable=False),
+        sa.Column('number', sa.Integer, nullable=False),
+        sa.Column('objects', sa.LargeBinary(2 ** 24 - 1)),
+        sa.Index('distperiodic_exception_tick', 'job', 'tick', 'after'),
+        **_OF_TABLES)
 
 
 def _create_clock() -> None:

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The past of one object, in every database.
+
+Each test has a group of its own.
+"""
+
+import contextlib
+import uuid
+
+import pytest
+import sqlalchemy as sa
+
+from distperiodic.adapters.sql import history
+from distperiodic.adapters.sql import pruning
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.pruning import prune_steps
+from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.core.claim import Failure
+from distperiodic.core.claim import HeldLease
+from distperiodic.core.claim import SkippedBy
+from distperiodic.core.claim import State
+from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import SkipRequest
+from distperiodic.core.outcomes import REQUEUED
+from distperiodic.core.pruning import ages_of
+from distperiodic.core.tick_exceptions import KEPT
+from distperiodic.core.tick_exceptions import TickException
+from distperiodic.operator import dead_objects
+from distperiodic.operator import object_past
+from distperiodic.operator.auditing import Actor
+from distperiodic.operator.dead_objects import DeadFilter
+from distperiodic.operator.group_reader import GroupStore
+from tests import claiming
+from tests.pruned import pruned
+
+SECOND = 1_000_000
+DAY = 86400 * SECOND
+HOSTILE = ['\U0001f600' * 255, 'a\nb', '"', ', ', '\\', "'; --", 'é']
+
+
+class World:
+    """One group in a database."""
+
+    def __init__(self, url):
+        self.url = url
+        self.group = f'tests-{uuid.uuid4().hex[:8]}'
+        self.store = SqlClaimStore(url, namespace=self.group)
+        self.now = self.store.now()
+
+    def close(self):
+        self.store.forget()
+        self.store.close()
+
+    def claim(self, tick, objects, holder='api-1', **options):
+        lease = uuid.uuid4().hex
+        assert len(claiming.claim(
+            self.store, 'poll', tick, objects, lease=lease, holder=holder,
+            seconds=600.0, supersede=True, **options).won) == len(objects)
+        return HeldLease(lease, 'poll', tick)
+
+    def start(self, tick, objects, holder='w-1'):
+        lease, running = self.claim(tick, objects), uuid.uuid4().hex
+        assert len(self.store.start(
+            lease, objects, NewLease(running, holder, 600.0))) == len(objects)
+        return HeldLease(running, 'poll', tick)
+
+    def run(self, tick, objects, dead=()):
+        """Run *objects*. Those of *dead* fail for good."""
+        lease = self.start(tick, objects)
+        if dead:
+            self.store.fail(
+                lease, [Failure(key, 'it is ill') for key in dead], None)
+        done = [key for key in objects if key not in dead]
+        if done:
+            self.store.finish(lease, done)
+
+    def skip(self, tick, objects, by, holder='api-1', reason='', missed=None):
+        assert len(self.store.skip(SkipRequest(
+            'poll', tick, objects, holder, by, reason,
+            missed))) == len(objects)
+
+    def requeue(self, key):
+        with contextlib.closing(GroupStore(self.url, self.group)) as store:
+            return dead_objects.requeue(
+                store, DeadFilter('poll', [key]), Actor('me', 'here'))
+
+    def exceptions(self, first, last=None, limit=100):
+        """Exceptions of ticks, without the ids: those are in keys()."""
+        return self.store.database.read(
+            lambda connection: object_past.exceptions(
+                connection, self.store._numbers.of('poll'), first,
+                first if last is None else last, limit))
+
+    def found(self, first, last=None):
+        return {(one.outcome, one.member, *sorted(one.keys()))
+                for one in self.exceptions(first, last)}
+
+    def rows(self):
+        return self.store.database.read(lambda connection: connection.scalar(
+            sa.select(sa.func.count()).select_from(tables.exception).join(
+                tables.job, tables.job.c.id == tables.exception.c.job)
+            .where(tables.job.c.space == self.group)))
+
+
+@pytest.fixture
+def world(database_url):
+    made = World(database_url)
+    yield made
+    made.close()
+
+
+@contextlib.contextmanager
+def counted_statements():
+    found = []
+
+    def note(connection, cursor, statement, parameters, context, executemany):
+        found.append(statement)
+    sa.event.listen(sa.Engine, 'before_cursor_execute', note)
+    try:
+        yield found
+    finally:
+        sa.event.remove(sa.Engine, 'before_cursor_execute', note)
+
+
+def test_a_healthy_tick_records_nothing_and_executes_no_statement_for_it(
+        world):
+    world.run(world.now - 60 * SECOND, ['a', 'b'])
+    with counted_statements() as found:
+        world.run(world.now - 30 * SECOND, ['a', 'b'])
+
+    assert found != []
+    assert [one for one in found if tables.exception.name in one] == []
+    assert world.rows() == 0
+
+
+def test_each_outcome_is_recorded_with_its_objects_and_its_member(world):
+    tick = world.now - 60 * SECOND
+    world.run(tick, ['a', 'b', 'c'], dead=['b', 'c'])
+    late = tick + 10 * SECOND
+    world.claim(late, ['a'])
+    world.run(late + SECOND, ['a'])
+    given_up = world.claim(late + 2 * SECOND, ['a', 'b'])
+    world.store.discard(given_up, ['a'], State.CANCELLED, 'no owner')
+    for at, by in enumerate(SkippedBy):
+        world.skip(late + (3 + at) * SECOND, ['a'], by, f'api-{at}')
+
+    assert world.found(tick) == {('dead', 'w-1', 'b', 'c')}
+    assert world.found(late) == {('superseded', 'api-1', 'a')}
+    assert world.found(late + SECOND) == set()
+    assert world.found(late + 2 * SECOND) == {('cancelled', 'api-1', 'a')}
+    assert [world.found(late + (3 + at) * SECOND) for at in range(4)] == [
+        {('by_misfire', 'api-0', 'a')}, {('by_overlap', 'api-1', 'a')},
+        {('by_pause', 'api-2', 'a')}, {('by_lost', 'api-3', 'a')}]
+
+
+def test_objects_that_miss_several_ticks_at_once_are_in_each_of_them(world):
+    tick = world.now - 60 * SECOND
+    last = tick + 30 * SECOND
+    world.run(tick, ['a', 'b'])
+    world.run(tick + 10 * SECOND, ['b'])
+    world.skip(last, ['a', 'b'], SkippedBy.MISFIRE, missed=lambda settled: (
+        (last - settled) // (10 * SECOND) - 1))
+
+    assert [world.found(tick + at * SECOND) for at in (0, 10, 20, 30, 40)] == [
+        set(), {('by_misfire', 'api-1', 'a')}, *[{
+            ('by_misfire', 'api-1', 'a'), ('by_misfire', 'api-1', 'b')}] * 2,
+        set()]
+
+
+def test_two_members_record_the_same_tick_apart(world):
+    tick = world.now - 60 * SECOND
+    world.run(tick, ['a', 'b'])
+    for key, holder in ('a', 'api-1'), ('b', 'api-2'):
+        world.skip(tick + SECOND, [key], SkippedBy.PAUSE, holder, key)
+
+    assert world.found(tick + SECOND) == {
+        ('by_pause', 'api-1', 'a'), ('by_pause', 'api-2', 'b')}
+    assert {one.reason for one in world.exceptions(tick + SECOND)} == {
+        'a', 'b'}
+
+
+def test_any_id_is_found_as_it_was_written(world):
+    tick = world.now - 60 * SECOND
+    world.run(tick, HOSTILE, dead=HOSTILE)
+
+    [found] = world.exceptions(tick)
+
+    assert sorted(found.keys()) == sorted(HOSTILE)
+    assert all(found.has(key) for key in HOSTILE)
+    assert not found.has('a')
+
+
+def test_a_requeue_is_recorded_with_the_dead_objects(world):
+    tick = world.now - 60 * SECOND
+    world.run(tick, ['a', 'b'], dead=['a', 'b'])
+    world.requeue('a')
+
+    assert world.found(tick) == {
+        ('dead', 'w-1', 'a', 'b'), (REQUEUED, '', 'a')}
+
+
+def test_a_call_that_is_repeated_records_nothing_twice(world):
+    tick = world.now - 60 * SECOND
+    lease = world.start(tick, ['a'])
+    for _ in range(2):
+        assert world.store.fail(lease, [Failure('a', '')], None) == {'a'}
+    old = world.claim(tick + SECOND, ['a'])
+    for _ in range(2):
+        claiming.claim(world.store, 'poll', tick + 2 * SECOND, ['a'],
+                       lease='new', holder='api-1', seconds=600.0,
+                       supersede=True)
+    assert old.tick == tick + SECOND
+
+    assert world.rows() == 2
+
+
+def test_a_transaction_that_fails_records_no_exception(world, monkeypatch):
+    """The numbers and the ids are committed together."""
+    tick = world.now - 60 * SECOND
+    world.run(tick, ['a'])
+
+    def fails(*args, **options):
+        raise RuntimeError('the process dies')
+    monkeypatch.setattr(history, 'count', fails)
+    with pytest.raises(RuntimeError):
+        world.skip(tick + SECOND, ['a'], SkippedBy.PAUSE)
+    monkeypatch.undo()
+    monkeypatch.setattr(history, 'record', fails)
+    with pytest.raises(RuntimeError):
+        world.skip(tick + SECOND, ['a'], SkippedBy.PAUSE)
+
+    assert world.rows() == 0
+    assert world.store.settled('poll', tick + SECOND) == 0
+
+
+def test_ids_above_the_maximum_are_counted_and_not_kept(world, monkeypatch):
+    monkeypatch.setattr(history, 'KEPT', 3)
+    tick = world.now - 60 * SECOND
+    world.run(tick, list('abcdef'))
+    for keys in 'ab', 'cd', 'e', 'f':
+        world.skip(tick + SECOND, list(keys), SkippedBy.PAUSE)
+
+    kept = world.exceptions(tick + SECOND)
+
+    assert [(one.number, sorted(one.keys())) for one in kept] == [
+        (2, ['a', 'b']), (1, ['e']), (3, [])]
+    assert kept[-1].objects is None
+    assert KEPT >= 100_000
+
+
+def test_the_maximum_applies_to_all_objects_of_one_call(world, monkeypatch):
+    monkeypatch.setattr(history, 'KEPT', 3)
+    tick = world.now - 60 * SECOND
+    world.run(tick, ['a', 'b'])
+    world.run(tick + SECOND, ['c', 'd'])
+    world.skip(tick + 2 * SECOND, ['a', 'b', 'c', 'd'], SkippedBy.PAUSE)
+
+    assert [(one.number, sorted(one.keys())) for one in world.exceptions(
+        tick + 2 * SECOND)] == [(2, ['a', 'b']), (2, [])]
+
+
+def test_exceptions_that_are_not_read_are_counted(world):
+    tick = world.now - 60 * SECOND
+    world.run(tick, list('abc'))
+    for key in 'abc':
+        world.skip(tick + SECOND, [key], SkippedBy.PAUSE)
+
+    found = world.exceptions(tick + SECOND, limit=1)
+
+    assert [(one.number, one.keys()) for one in found] == [(1, ['c']), (2, [])]
+    assert isinstance(found[0], TickException)
+
+
+def test_exceptions_are_deleted_with_the_history(world):
+    for days in 9, 2:
+        world.run(world.now - days * DAY, ['a', 'b'], dead=['a'])
+    lease = world.start(world.now - 8 * DAY + SECOND, ['open'])
+    world.store.fail(lease, [Failure('open', '')], NewLease('x', '', 600.0))
+    world.run(world.now - 8 * DAY, ['c'], dead=['c'])
+
+    found = pruned(world.store.database, world.group, history=3.0)
+
+    assert found['exceptions'] == 2
+    assert world.rows() == 1
+    assert world.found(world.now - 2 * DAY) == {('dead', 'w-1', 'a')}
+
+
+def test_many_exceptions_are_deleted_in_small_transactions(
+        world, monkeypatch):
+    monkeypatch.setattr(pruning, '_AT_A_TIME', 4)
+    tick = world.now - 9 * DAY
+    keys = [f'{n:04}' for n in range(9)]
+    world.run(tick, keys)
+    for key in keys:
+        world.skip(tick + SECOND, [key], SkippedBy.PAUSE)
+
+    steps = [step.rows for step in prune_steps(
+        world.store.database, world.group, ages_of(3.0, 0.0))
+        if step.kind == 'exceptions']
+
+    assert [rows for rows in steps if rows] == [4, 4, 1]
+    assert world.rows() == 0
