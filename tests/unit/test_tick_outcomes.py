@@ -25,6 +25,7 @@ from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import TakeOverRequest
+from distperiodic.core.control import Verb
 from distperiodic.core.job import Scope
 from distperiodic.operator import admin
 from distperiodic.operator.group_reader import GroupStore
@@ -595,6 +596,30 @@ def test_a_process_that_begins_reads_the_paused_objects_first(
     world.advance(10)
 
     assert {s.object for s in new.starts} == {'b'}
+
+
+def test_a_scheduler_answers_a_pause_of_objects_once_it_applies(
+        world, store, group):
+    poll = job(every=10.0, objects=True)
+    me = world.scheduler(poll, store=store, catalogues={'poll': ['a', 'b']},
+                         sweep_interval=30.0)
+    world.advance(10.5)
+    answers = []
+
+    def confirm(verb, **arguments):
+        me.flow.confirm_job(verb, 'poll', arguments, answers.append)
+        return answers[-1]
+    admin.pause_objects(group, 'poll', ['a'], by='me@here', why='x')
+
+    assert confirm(Verb.PAUSE, objects=['a']) == (True, 'paused; 0 in flight')
+    assert not confirm(Verb.PAUSE, objects=['a', 'b']).done
+    assert not confirm(Verb.RESUME, objects=['a']).done
+    assert confirm(Verb.RESUME, objects=['b']) == (True, 'resumed')
+    assert not confirm(Verb.PAUSE).done
+    admin.pause_objects(group, 'poll', ['a'], by='me@here', why='x',
+                        until=instant_at(10))
+    assert confirm(Verb.PAUSE, objects=['a'], until=instant_at(10)) == (
+        True, 'the pause has ended already')
 
 
 def test_a_claimed_object_still_runs_after_its_pause(world, store, group):
