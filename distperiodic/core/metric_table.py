@@ -167,6 +167,10 @@ REPORTED_SLOTS = _of_store(
     'distperiodic_reported_slots', ('partition', 'state'),
     'Threads for handlers in the last reports of the live members: busy, '
     'free, or replaced because they hang.')
+NEEDED_SLOTS = _of_store(
+    'distperiodic_needed_slots', ('partition',),
+    'Average number of slots that would run all that was due in the last ten '
+    'minutes.')
 RUNS_WAITING = _of_store(
     'distperiodic_runs_waiting', ('partition',),
     'Claimed objects and ready steps of tasks that wait for a worker.')
@@ -208,7 +212,8 @@ METRICS = (
     TASKS, QUEUES_HALTED, REJECTED_MESSAGES, MEMBER_CHANGES, EVENTS_DROPPED,
     SLOTS, OBJECTS_QUEUED, MEMBERS_SEEN, SERVICES, SERVICES_HEALTHY,
     FINDINGS, STORE_UP, COORDINATION_UP, MEMBERS, DRAINED_MEMBERS,
-    REPORTED_SLOTS, RUNS_WAITING, OLDEST_DUE, JOB_PERIOD, JOB_PAUSED,
+    REPORTED_SLOTS, NEEDED_SLOTS, RUNS_WAITING, OLDEST_DUE, JOB_PERIOD,
+    JOB_PAUSED,
     LAST_SUCCESS, LOST_OBJECTS, STUCK_TASKS, HALTED_QUEUES, FACTS_COMPLETE,
     FACTS_TIMESTAMP, FACTS_DURATION)
 BY_NAME = {metric.name: metric for metric in METRICS}

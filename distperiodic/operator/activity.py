@@ -424,13 +424,15 @@ def last_successes(store: GroupReader) -> dict[str, int]:
         if row.tick is not None}
 
 
-def loads(store: GroupReader, since: int) -> list[Load]:
+def loads(store: GroupReader, since: int, limit: int = _LOADED
+          ) -> list[Load]:
     """Return the work of each job since an instant.
 
     The interval begins with the oldest tick that is read. Only the rows of
     the newest ticks are read.
 
     :param since: Instant in microseconds.
+    :param limit: Maximum number of rows to read.
     """
     names = store.names()
     now = store.now()
@@ -440,7 +442,7 @@ def loads(store: GroupReader, since: int) -> list[Load]:
                   _history.c.started, _history.c.ran)
         .where(_history.c.job.in_(list(names)),
                _history.c.tick >= since, _history.c.tick <= now)
-        .order_by(_history.c.tick.desc()).limit(_LOADED))
+        .order_by(_history.c.tick.desc()).limit(limit))
     by_job: dict[int, list[Any]] = {}
     for row in rows:
         by_job.setdefault(row.job, []).append(row)

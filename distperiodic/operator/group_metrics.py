@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 # Minimum seconds between two readings for a server, and the minimum pause as a
 # multiple of the time that a reading takes.
 _EVERY, _PAUSE_FACTOR = 1.0, 4
+# Maximum seconds that a client waits for a reading.
+_PATIENCE = 0.5
 
 
 class GroupMetrics(NamedTuple):
@@ -87,6 +89,9 @@ def of_facts(facts: Facts) -> Tally:
     if facts.live is not None or facts.coordination:
         tally.set(table.COORDINATION_UP, value=facts.live is not None)
     _set_members(tally, facts)
+    for capacity in facts.capacities:
+        tally.set(table.NEEDED_SLOTS, capacity.partition,
+                  value=capacity.needed)
     for job in facts.jobs:
         tally.set(table.JOB_PAUSED, job.name, value=job.paused)
         tally.set(table.LOST_OBJECTS, job.name,
@@ -151,7 +156,9 @@ class ServedMetrics:
     """The metrics of a group for a server, whose clients may ask often.
 
     Clients that ask within a second, or within four times the duration of a
-    reading, get the same values.
+    reading, get the same values. A reading from a slow store does not delay
+    the answer: Prometheus would give up, and show no value. A client gets the
+    values of the last reading then, which have their own timestamp.
 
     :param ask: Reads the metrics.
     :param report: Called with each problem, when it begins.
@@ -163,20 +170,32 @@ class ServedMetrics:
         self._clock = clock
         self._report = report
         self._lock = threading.Lock()
-        self._found = Tally()
+        #: Values of the last reading. None means that none has ended.
+        self._found: Tally | None = None
+        self._reading: threading.Thread | None = None
         self._next = clock.monotonic()
         self._problems: list[str] = []
 
     def __call__(self) -> Tally:
         """Return the metrics. This never raises an error."""
         with self._lock:
-            began = self._clock.monotonic()
-            if began >= self._next:
-                self._found = self._read()
-                now = self._clock.monotonic()
-                self._next = now + max(
-                    _EVERY, _PAUSE_FACTOR * (now - began))
-            return self._found
+            if self._reading is None and self._clock.monotonic() >= self._next:
+                self._reading = threading.Thread(
+                    target=self._renew, daemon=True,
+                    name='distperiodic-reading')
+                self._reading.start()
+            reading, found = self._reading, self._found
+        if reading is not None:
+            reading.join(None if found is None else _PATIENCE)
+        return self._found or Tally()
+
+    def _renew(self) -> None:
+        began = self._clock.monotonic()
+        found = self._read()
+        now = self._clock.monotonic()
+        with self._lock:
+            self._found, self._reading = found, None
+            self._next = now + max(_EVERY, _PAUSE_FACTOR * (now - began))
 
     def _read(self) -> Tally:
         try:

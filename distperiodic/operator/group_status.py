@@ -21,8 +21,11 @@ _RESULTS = 'ok', 'warn', 'fail'
 # group and of the findings.
 _COLUMNS = ('Role', 'Member', 'Host', 'Joined', 'Up (s)', 'Points', 'Share',
             'Of fair', 'Partition', 'Slots', 'State')
-_MORE = ('Result', 'Finding', 'Code', 'Severity', 'Since', 'About', 'Remedy')
+_MORE = ('Result', 'Finding', 'Needed slots', 'Code', 'Severity', 'Since',
+         'About', 'Remedy')
 _NONE = cells.Cell('', None)
+# Maximum number of partitions whose use of slots the sentence contains.
+_PARTITIONS = 3
 
 
 class GroupStatus:
@@ -60,8 +63,13 @@ class GroupStatus:
         rows = list(_rows(self.facts))
         if people:
             return rows
+        slots = self.facts.capacities
         return [{'Role': 'group', 'Member': self.facts.group,
-                 'Result': self.result, 'Finding': self.headline},
+                 'Result': self.result, 'Finding': self.headline,
+                 **({'Slots': sum(one.slots for one in slots),
+                     'Needed slots': round(
+                         sum(one.needed for one in slots), 3)}
+                    if slots else {})},
                 *rows, *({'Role': 'finding', **{
                     title: one.shown.get(cells.key(title))
                     for title in _MORE}} for one in self.findings)]
@@ -90,7 +98,10 @@ def _headline(facts: Facts, found: Sequence[Finding],
         wording.plural(number, word) for number, word in (
             (failures, 'failure'), (len(found) - failures, 'warning'))
         if number) or 'all is well'
-    return '; '.join([text, *notes])
+    fullest = sorted(facts.capacities, reverse=True,
+                     key=lambda one: one.needed / max(1, one.slots))
+    return '; '.join([
+        text, *(one.text for one in fullest[:_PARTITIONS]), *notes])
 
 
 def _rows(facts: Facts) -> Iterator[dict[str, object]]:

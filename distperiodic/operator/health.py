@@ -42,12 +42,15 @@ from distperiodic.core.wording import plural
 from distperiodic.core.wording import second
 from distperiodic.core.wording import tasks_text
 from distperiodic.core.wording import until
+from distperiodic.operator import capacity
+from distperiodic.operator.capacity import Capacity
 from distperiodic.operator.member_rows import MemberRow
 from distperiodic.operator.member_rows import topics
 
 if TYPE_CHECKING:
     # These modules load SQLAlchemy, which a group without a store lacks.
     from distperiodic.operator.activity import Failing
+    from distperiodic.operator.activity import Load
     from distperiodic.operator.live_group import Group
     from distperiodic.operator.partitions import PartitionState
     from distperiodic.operator.task_queries import Halted
@@ -74,7 +77,8 @@ SLOW, UNANSWERED = 0.25, 5.0
 UNREAD = {
     'partitions': 'partitions', 'jobs': 'jobs', 'failing': 'failing objects',
     'stuck': 'stuck tasks', 'overdue': 'tasks that wait',
-    'expired': 'expired leases', 'starving': 'objects that wait'}
+    'expired': 'expired leases', 'loads': 'use of slots',
+    'starving': 'objects that wait'}
 #: Seconds, in addition to the session timeout, for which reading a catalogue
 #: may take.
 READING = 5.0
@@ -386,6 +390,8 @@ class Facts:
     #: first.
     starving: 'Sequence[Starving]' = ()
     expired: ExpiredLeases | None = None
+    #: The work of each job in the last ten minutes.
+    loads: 'Sequence[Load]' = ()
     #: Partitions with one active worker.
     partitions: 'Sequence[PartitionState]' = ()
     overdue: 'Sequence[Overdue]' = ()
@@ -398,6 +404,12 @@ class Facts:
         """The members that run and report to the store."""
         return [row for row in self.members
                 if row.live(self.session_timeout)]
+
+    @property
+    def capacities(self) -> list[Capacity]:
+        """The use of the slots of each partition that had work."""
+        return capacity.of_loads(
+            self.loads, self.members, self.session_timeout)
 
     @property
     def members_by_role(self) -> dict[str, int] | None:

@@ -48,6 +48,9 @@ _lease = tables.lease
 _SWEEPS = 5
 #: Seconds for which lost ticks are reported.
 _LOST_FOR = 600.0
+# Seconds of the history, and maximum number of its rows, from which the use of
+# the slots is computed.
+_LOADED_FOR, _LOADED = 600.0, 2000
 # Maximum number of failing objects and of stuck tasks that are read.
 _OBJECTS, _TASKS = 1000, 10
 # Number of jobs whose ticks one statement reads.
@@ -202,6 +205,8 @@ def _stored(settings: 'opts.Settings', clock: 'ports.Clock',
             'overdue': lambda: task_queries.overdue(
                 store, _SWEEPS * settings.sweep_interval),
             'expired': lambda: expired(store),
+            'loads': lambda: activity.loads(
+                store, now - round(_LOADED_FOR * SECOND), _LOADED),
             'starving': lambda: waiting.starving(store, 1.0, _OBJECTS),
             }.items():
         if min(took) >= health.SLOW or clock.monotonic() - began > (

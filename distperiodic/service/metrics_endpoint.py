@@ -31,6 +31,8 @@ LOG = logging.getLogger(__name__)
 # of the time that a write takes.
 _EVERY = 1.0
 _PAUSE_FACTOR = 50
+# Seconds without a write after which the serving process counts as hanging.
+_HANGS = 30.0
 # Seconds until the same error is logged again.
 _LOG_AGAIN = 60.0
 
@@ -133,8 +135,15 @@ class MetricsEndpoint:
         try:
             self._files.write(SUBSCRIBERS.tally())
             serves = self._server is None and self._files.serve()
+            hangs = not (serves or self._server) and (
+                self._files.server_silent() > _HANGS)
         except OSError as exc:
             self._fail(_unusable(self._path, exc))
+            return
+        if hangs:
+            self._fail(f'the process of this host that listens at '
+                       f'{self._address} hangs; end this process, and another '
+                       'one serves')
             return
         try:
             if serves:

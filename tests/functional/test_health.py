@@ -5,6 +5,7 @@ The faults of one test are all injected at once, because each of them must be
 found beside the others.
 """
 
+import contextlib
 import time
 import uuid
 
@@ -12,11 +13,13 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
+from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic.adapters.local import clock as local_clock
 from distperiodic.adapters.sql import schema
 from distperiodic.operator import health
 from distperiodic.operator import health_facts
+from distperiodic.operator.group_reader import open_reader
 from tests import programs
 from tests import proxy
 from tests.functional.faulty import Group
@@ -79,6 +82,17 @@ def test_little_is_read_from_a_slow_store(tmp_path, postgresql, way):
     facts = health_facts.read(settings, clock)
 
     assert list(facts.unread) == []
+
+
+def test_a_connection_that_is_cut_during_its_first_use_is_an_absent_store(
+        tmp_path, postgresql, way):
+    """SQLAlchemy examines the server first, which takes several requests."""
+    schema.sync(postgresql.url)
+    url = sa.make_url(postgresql.url).set(port=way.port)
+    with way.being('delay', ROUND_TRIP), contextlib.closing(open_reader(
+            url.render_as_string(hide_password=False), 'nodes', 2.0)) as store:
+        with pytest.raises(exceptions.StoreUnavailable):
+            store.now()
 
 
 @pytest.mark.timeout(600)

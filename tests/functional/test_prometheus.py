@@ -230,7 +230,7 @@ def watched(group, exporter):
 
 @pytest.mark.timeout(600)
 def test_each_fault_of_a_group_fires_its_alert_until_the_fault_ends(
-        group, watched, ring, zookeeper, rabbitmq, postgresql):
+        group, watched, way, ring, zookeeper, rabbitmq, postgresql):
     ahead = group.place / 'ahead'
     wall_clock.set_ahead(ahead, 0)
     odd = changed(group, 'odd.conf', backend_url=ring.url)
@@ -242,10 +242,13 @@ def test_each_fault_of_a_group_fires_its_alert_until_the_fault_ends(
     group.start('scheduler', config=odd)
     group.start('worker')
     narrow = group.start('worker', '--partition', 'narrow', config=other_host)
-    frozen = group.start('worker', '--partition', 'lonely')
+    # A frozen process that serves the metrics of its host would hide them.
+    frozen = group.start('worker', '--partition', 'lonely', config=changed(
+        group, 'lonely.conf', state_path=group.place / 'lonely',
+        metrics_listen=f'127.0.0.1:{free_port()}'))
     client = client_of(group)
     waiting.wait_until(lambda: [watched.prometheus.sum(metric) for metric in (
-        'distperiodic_services_healthy', 'distperiodic_members')] == [5, 6],
+        'distperiodic_services_healthy', 'distperiodic_members')] == [4, 6],
         programs.STARTING, 'the group is not complete')
     watched.wait_silent()
 
@@ -289,6 +292,11 @@ def test_each_fault_of_a_group_fires_its_alert_until_the_fault_ends(
     ring.thaw()
     assert group.ask('task', 'retry', '--all-stuck').returncode == 0
     group.ask('queue', 'resume', 'disks')
+    watched.wait_silent()
+
+    with way.being('delay', 0.13):
+        watched.wait_firing(('StoreSlow', 'store-slow'),
+                            ('MetricsIncomplete', 'distperiodic'))
     watched.wait_silent()
 
     group.exporter.terminate()

@@ -26,6 +26,7 @@ from tests.unit.test_health import SECOND
 from tests.unit.test_health import group
 from tests.unit.test_health import job
 from tests.unit.test_health import row
+from tests.waiting import wait_until
 
 FACTS = health.Facts(
     group='nodes', now=NOW, session_timeout=10.0, sweep_interval=5.0,
@@ -199,6 +200,27 @@ def test_an_error_of_a_reading_is_a_metric_and_is_reported_once(clock):
         assert value(served(), table.FACTS_COMPLETE) == 0
 
     assert reports == ['StoreUnavailable: it is away']
+
+
+def test_a_slow_reading_does_not_delay_the_answer(clock):
+    readings, go = [], threading.Event()
+
+    def ask():
+        readings.append(1)
+        if len(readings) == 2:
+            assert go.wait(30)
+        tally = Tally()
+        tally.set(table.STUCK_TASKS, value=len(readings))
+        return GroupMetrics(tally, [])
+    served = ServedMetrics(ask, clock, pytest.fail)
+    served()
+    clock.seconds = 10.0
+
+    assert value(served(), table.STUCK_TASKS) == 1
+    assert value(served(), table.STUCK_TASKS) == 1
+    go.set()
+    wait_until(lambda: value(served(), table.STUCK_TASKS) == 2)
+    assert len(readings) == 2
 
 
 def test_simultaneous_requests_wait_for_one_reading(clock):

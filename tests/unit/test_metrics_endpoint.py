@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The option ``metrics_listen`` of the processes of a host."""
 
+import contextlib
+import os
 import socket
 import sys
 import urllib.request
@@ -17,6 +19,7 @@ from distperiodic.core.telemetry import TickDue
 from distperiodic.service import metrics_endpoint
 from tests.configured import configuration
 from tests.logged import lines
+from tests.unit.test_tally_files import Process
 from tests.waiting import wait_until
 
 
@@ -154,6 +157,28 @@ def test_files_that_were_deleted_are_a_problem_with_the_remedy(
         str(file.parent), 'state_path', 'restart'))
     assert '\n' not in found
     stop()
+
+
+def test_a_process_that_serves_and_hangs_is_a_problem_until_it_ends(
+        settings, tmp_path):
+    name = settings.metrics_listen.replace(':', '-')
+    path = tmp_path / 'state' / f'metrics-{name}'
+    with contextlib.ExitStack() as stack:
+        server = Process(str(path), 1)
+        stack.callback(server.kill)
+        assert server.serves
+        stop = metrics_endpoint.start(settings)
+        stack.callback(stop)
+        wait_until(lambda: len([*path.glob('*.json')]) == 2)
+        assert metrics_endpoint.problem(settings) == ''
+
+        os.utime(path / 'server.lock', (0, 0))
+
+        found = wait_until(lambda: metrics_endpoint.problem(settings))
+        assert settings.metrics_listen in found
+        server.kill()
+        wait_until(lambda: ready(settings))
+        wait_until(lambda: metrics_endpoint.problem(settings) == '')
 
 
 def test_values_that_cannot_be_read_are_a_problem_until_they_can(

@@ -109,6 +109,15 @@ class TallyFiles:
                     os.remove(self._at(_ENDED))
         return True
 
+    def server_silent(self) -> float:
+        """Return the seconds from the last write of the server to the last
+        write of this process.
+
+        :raises OSError: The directory cannot be used.
+        """
+        return (os.stat(self._at(self._name + _LOCK)).st_mtime
+                - os.stat(self._at(_SERVER)).st_mtime)
+
     def others(self) -> Tally:
         """Return the sum of the values of all other processes.
 

@@ -220,7 +220,13 @@ class Database:
             self._connection = self._cursor = None
             self._pid = os.getpid()
         if self._connection is None:
-            connection = self._engine.connect()
+            try:
+                connection = self._engine.connect()
+            except NotImplementedError as exc:
+                # The connection was lost while SQLAlchemy examined the server
+                # for the first time. SQLAlchemy has no proper connection yet,
+                # so the filter of oslo.db raises this error for it.
+                raise db_exception.DBConnectionError(exc.__cause__) from exc
             try:
                 connection.info[READ_ONLY] = True
                 with self._committing_each(connection), connection.begin():

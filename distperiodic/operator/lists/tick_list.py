@@ -2,24 +2,19 @@
 """The outcomes of ticks."""
 
 import argparse
-import collections
 import operator
 from collections.abc import Callable
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distperiodic.core import wording
 from distperiodic.core.histogram import Histogram
 from distperiodic.core.outcomes import OUTCOMES
+from distperiodic.operator import capacity
 from distperiodic.operator import cells
 from distperiodic.operator import filters
-from distperiodic.operator.member_rows import MemberRow
-from distperiodic.operator.member_rows import slots
-from distperiodic.operator.member_rows import topics
 from distperiodic.operator.sources import Sources
 
 if TYPE_CHECKING:
-    from distperiodic.operator.activity import Load
     from distperiodic.operator.activity import Ticked
 
 
@@ -93,26 +88,12 @@ class Ticks(cells.DeclaredList['Ticked']):
         self.cut = (f'The newest {wording.plural(len(ticks), "tick")}; '
                     'see --limit.')
         if ticks and job is None:
-            self.sentence = _use_of_slots(
-                loads, rows, sources.settings.session_timeout)
+            self.sentence = ' '.join(
+                f'Partition {one.partition} needs {one.needed:.1f} of its '
+                f'{one.slots:,} slots on average, and {one.busy:.1f} were '
+                'busy.' for one in capacity.of_loads(
+                    loads, rows, sources.settings.session_timeout))
         return ticks
-
-
-def _use_of_slots(loads: 'Sequence[Load]', members: Sequence[MemberRow],
-                  session_timeout: float) -> str:
-    """Return a sentence that compares the work with the slots."""
-    by_job, found = topics(members), slots(members, session_timeout)
-    needed: dict[str, float] = collections.defaultdict(float)
-    busy: dict[str, float] = collections.defaultdict(float)
-    for load in loads:
-        topic = by_job.get(load.job)
-        if topic is not None and topic in found:
-            needed[topic] += load.needed
-            busy[topic] += load.busy
-    return ' '.join(
-        f'Partition {topic} needs {needed[topic]:.1f} of its '
-        f'{found[topic]:,} slots on average, and {busy[topic]:.1f} were busy.'
-        for topic in sorted(found) if needed[topic] or busy[topic])
 
 
 def _reason(tick: 'Ticked') -> str:
