@@ -2,6 +2,7 @@
 """The actions on jobs and their objects."""
 
 import abc
+import argparse
 from collections.abc import Mapping
 
 from distperiodic import exceptions
@@ -11,6 +12,7 @@ from distperiodic.core.control import Verb
 from distperiodic.operator import activity
 from distperiodic.operator import admin
 from distperiodic.operator import dead_objects
+from distperiodic.operator import filters
 from distperiodic.operator import members
 from distperiodic.operator import queries
 from distperiodic.operator.action_sources import ActionSources
@@ -30,6 +32,8 @@ from distperiodic.web.page import NotFound
 from distperiodic.web.page import PageRequest
 from distperiodic.web.page import PageTable
 from distperiodic.web.page import read_part
+from distperiodic.web.query_filters import BadFilter
+from distperiodic.web.query_filters import Field
 from distperiodic.web.verbs import VERBS
 
 
@@ -62,26 +66,40 @@ def check_object(request: PageRequest, job: str, key: str) -> None:
 
 
 class _JobAction(PageAction):
-    """Base class of the actions on one job, which schedulers answer."""
+    """Base class of the actions on one job or object, which schedulers answer.
+    """
 
-    names = needed = ('job',)
+    names = 'job', 'object'
+    needed = ('job',)
     control: Verb
 
     def back(self, to: Addresses, names: Mapping[str, str]) -> str:
-        return to('jobs', names['job'])
+        return _page_of(to, names)
 
     def act(self, sources: ActionSources, order: Order) -> None:
+        names = order.names
+        objects = [names['object']] if 'object' in names else None
+        arguments = self.arguments(sources, order)
+        if objects is not None:
+            arguments['objects'] = objects
         schedulers = running_schedulers(sources)
         hint = sources.hint(ignore)
-        with sources.record(self.verb.name, order.names['job']) as record:
-            self.change(sources, order.names['job'], record)
-            members.request_answers(sources.store, record, schedulers)
+        with sources.record(
+                self.verb.name, names['job'], **arguments) as record:
+            self.change(sources, names['job'], objects, record)
+            members.request_answers(
+                sources.store, record, schedulers, **record.arguments)
         hint(self.control)
+
+    def arguments(self, sources: ActionSources,
+                  order: Order) -> dict[str, object]:
+        """Return the arguments of the action, beside the object."""
+        return {}
 
     @abc.abstractmethod
     def change(self, sources: ActionSources, job: str,
-               record: ActionRecord) -> None:
-        """Change the job in the store."""
+               objects: list[str] | None, record: ActionRecord) -> None:
+        """Change the job, or only *objects* of it, in the store."""
 
 
 class JobPause(_JobAction):
@@ -89,11 +107,19 @@ class JobPause(_JobAction):
     verb = VERBS['job pause']
     control = Verb.PAUSE
     reason_required = True
+    fields = Field(
+        'until', 'End of the pause (optional)', '',
+        'A length of time from now, such as 2h, or an instant (UTC)', (),
+        False, False),
 
     def plan(self, request: PageRequest, names: Mapping[str, str]) -> Plan:
         job = stored_job(request, names['job'])
-        effect = ['Its ticks are skipped until the job is resumed. Claimed '
-                  'runs are finished.']
+        effect = ['Its ticks are skipped until this end, or until it is '
+                  'resumed. Claimed runs are finished.']
+        if 'object' in names:
+            check_object(request, job.name, names['object'])
+            return Plan(f'Pause object {names["object"]} of job {job.name}?',
+                        effect)
         if job.paused_since is not None:
             effect.append(
                 f'It is already paused, since '
@@ -101,10 +127,25 @@ class JobPause(_JobAction):
                 f'{job.paused_why}. The new reason replaces this one.')
         return Plan(f'Pause job {job.name}?', effect)
 
+    def arguments(self, sources: ActionSources,
+                  order: Order) -> dict[str, object]:
+        text = order.fields.get('until', '').strip()
+        if not text:
+            return {}
+        try:
+            return {'until': filters.until(text).after(sources.store.now())}
+        except argparse.ArgumentTypeError as exc:
+            raise BadFilter(f'until: {exc}') from exc
+
     def change(self, sources: ActionSources, job: str,
-               record: ActionRecord) -> None:
-        actor = sources.actor
-        admin.pause(sources.store, job, by=actor.name, why=actor.why)
+               objects: list[str] | None, record: ActionRecord) -> None:
+        actor, until = sources.actor, record.arguments.get('until')
+        if objects is None:
+            admin.pause(sources.store, job, by=actor.name, why=actor.why,
+                        until=until)
+        else:
+            admin.pause_objects(sources.store, job, objects, by=actor.name,
+                                why=actor.why, until=until)
 
 
 class JobResume(_JobAction):
@@ -114,13 +155,19 @@ class JobResume(_JobAction):
 
     def plan(self, request: PageRequest, names: Mapping[str, str]) -> Plan:
         job = stored_job(request, names['job'])
+        if 'object' in names:
+            check_object(request, job.name, names['object'])
+            return Plan(f'Resume object {names["object"]} of job {job.name}?',
+                        ['It continues with its next tick.'])
         return Plan(f'Resume job {job.name}?', [
             'It continues with its next tick.' if job.paused_since is not None
             else 'It is not paused, so nothing would change.'])
 
     def change(self, sources: ActionSources, job: str,
-               record: ActionRecord) -> None:
-        if not admin.resume(sources.store, job):
+               objects: list[str] | None, record: ActionRecord) -> None:
+        done = (admin.resume(sources.store, job) if objects is None else
+                admin.resume_objects(sources.store, job, objects))
+        if not done:
             record.outcome = 'it was not paused'
 
 

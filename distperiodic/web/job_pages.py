@@ -298,6 +298,8 @@ def object_page(request: PageRequest, job: str, key: str) -> Page:
                   for one in reversed(found.ticks)],
         'timeline': _timeline(found.found, found.facts)},
         record(fields), 'jobs', [
+            *request.button('job pause' if found.found.pause is None
+                            else 'job resume', job=job, object=key),
             *request.button('job trigger', job=job, object=key),
             *(request.button('dead requeue', job=job, object=key)
               if found.found.claim.state.value == 'dead' else [])])

@@ -55,12 +55,13 @@ class Site:
 
     def press(self, path, address):
         """Press the button of a page that leads to *address*."""
-        self.show(path)
-        buttons = [form for form in self.find('.actions form')
-                   if form.get_attribute('action') == self.url + address]
-        assert buttons, [form.get_attribute('action')
-                         for form in self.find('.actions form')]
-        buttons[0].find_element(By.TAG_NAME, 'button').click()
+        def buttons():
+            self.show(path)
+            return [form for form in self.find('.actions form')
+                    if form.get_attribute('action') == self.url + address]
+        # A failing object is dead only until its next tick.
+        [form] = wait_until(buttons, 30, f'{path} has no button {address}')
+        form.find_element(By.TAG_NAME, 'button').click()
         wait_until(lambda: self.find('form.confirm'))
 
     def confirm(self, reason=''):
@@ -134,6 +135,35 @@ def test_an_object_is_run_in_the_browser(site):
     site.confirm()
 
     assert site.events()[0][:2] == ('job trigger', 'ping_hosts')
+
+
+def test_dead_objects_are_requeued_in_the_browser(site):
+    site.press('/jobs/ping_hosts', '/jobs/ping_hosts/requeue')
+    title = site.find('h1')[0].text
+    site.confirm('the cable is back')
+
+    assert 'Requeue' in title
+    what, target, why, outcome = site.events()[0]
+    assert (what, target, why) == (
+        'dead requeue', 'ping_hosts', 'the cable is back')
+    assert 'object' in outcome
+
+
+def test_a_stuck_task_is_retried_and_cancelled_in_the_browser(site):
+    [stuck] = site.twin('/tasks?stuck=1')
+    path = f'/tasks/{stuck["id"]}'
+    site.press(path, f'{path}/retry')
+    site.confirm('the host is back')
+
+    assert site.events()[0][:3] == (
+        'task retry', stuck['id'], 'the host is back')
+    wait_until(lambda: site.twin('/tasks?stuck=1'), 60,
+               'the rollback did not fail again')
+    site.press('/tasks?stuck=1', '/tasks/cancel?status=stuck')
+    assert stuck['id'] in site.browser.page_source
+    site.confirm('give up')
+    what, _, why, outcome = site.events()[0]
+    assert (what, why, outcome) == ('task cancel', 'give up', '1 task')
 
 
 def test_a_reloaded_action_is_not_repeated(site):

@@ -30,6 +30,7 @@ from distperiodic.web import site
 from distperiodic.web.identity import USER_OF_PROCESS
 from distperiodic.web.verbs import VERBS
 from tests.configured import configuration
+from tests.unit.paged import SECOND
 from tests.unit.paged import Group
 
 #: The environment of a request of a user with the role admin.
@@ -467,6 +468,40 @@ def test_an_object_is_run_now(group):
     assert event.outcome == '1 object, 0 busy'
 
 
+def test_an_object_is_paused_until_an_instant_and_resumed(group):
+    def buttons():
+        text = group.client.get(
+            '/jobs/poll/objects/a', environ_overrides=ADMIN).text
+        return set(re.findall(
+            r'action="/jobs/poll/(\w+)\?object=a"', text))
+
+    assert buttons() == {'pause', 'trigger'}
+    group.confirm('/jobs/poll/pause?object=a', reason='new disk', until='2h')
+    assert buttons() == {'resume', 'trigger'}
+    assert group.paused() == {}
+    [event] = group.events()
+    assert event.arguments['objects'] == ['a']
+    assert event.arguments['until'] >= group.now + 7200 * SECOND
+    group.confirm('/jobs/poll/resume?object=a')
+    assert buttons() == {'pause', 'trigger'}
+    group.confirm('/jobs/poll/resume?object=a')
+    assert group.events()[0].outcome == 'it was not paused'
+
+
+@pytest.mark.parametrize(('until', 'status', 'why'), [
+    ('soon', 400, "until: 'soon' cannot be used"),
+    ('2001-01-01', 409, 'is not in the future')])
+def test_an_end_of_a_pause_that_cannot_be_used_is_one_clear_line(
+        group, until, status, why):
+    answer = group.post(
+        '/api/jobs/poll/pause', json={'reason': 'x', 'until': until},
+        headers={'X-Requested-With': 'x'})
+
+    assert answer.status_code == status
+    assert why in answer.json['error']
+    assert group.events() == []
+
+
 def test_all_objects_of_a_job_are_counted_before_they_run(group):
     shown = group.post('/jobs/poll/trigger')
 
@@ -616,6 +651,8 @@ def test_members_are_drained_and_undrained(group):
     ('/jobs/poll/trigger?object=none', 404, "object 'none'"),
     ('/jobs/poll/trigger?object=%00', 404, 'object'),
     ('/jobs/pause', 400, 'no job is named'),
+    ('/jobs/poll/pause?object=none', 404, "object 'none'"),
+    ('/jobs/poll/resume?object=none', 404, "object 'none'"),
     ('/jobs/none/requeue', 404, "no job 'none'"),
     ('/tasks/none/cancel', 404, "no task 'none'"),
     ('/tasks/cancel', 400, 'no task is named'),
