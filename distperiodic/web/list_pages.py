@@ -149,9 +149,25 @@ def members(request: PageRequest) -> Page:
                 'member undrain' if row.drained else 'member drain',
                 member=row.name, partition=row.part)))
     return _page('Members', 'members', table, template='members.html',
-                 hosts=sorted(by_host.items()), why=why,
+                 hosts=[(host, by_host[host], _of_host(request, host, [
+                     row for row in table.found if row.host == host]))
+                     for host in sorted(by_host)], why=why,
                  most=max((card.share or 0 for some in by_host.values()
                            for card in some), default=0))
+
+
+def _of_host(request: PageRequest, host: str,
+             rows: Sequence[MemberRow]) -> list[Button]:
+    """Return the buttons for all members of a host, if there are several.
+
+    :param rows: Members that have reported this host.
+    """
+    if len(rows) < 2:
+        return []
+    drained = all(row.drained for row in rows)
+    return request.button(
+        'member undrain' if drained else 'member drain',
+        'Undrain this host' if drained else 'Drain this host', host=host)
 
 
 def _card(row: MemberRow, group: Group | None, timeout: float) -> MemberCard:

@@ -644,6 +644,8 @@ def test_members_are_drained_and_undrained(group):
     page = group.client.get('/members', environ_overrides=ADMIN).text
     assert 'action="/members/h%3A0/undrain?partition=vm"' in page
     assert 'action="/members/h%3A0/drain"' in page
+    assert 'action="/members/drain?host=h"' in page
+    assert '?host=i"' not in page
 
 
 @pytest.mark.parametrize(('path', 'status', 'why'), [
