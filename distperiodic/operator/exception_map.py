@@ -18,7 +18,7 @@ MOST_OBJECTS = 50
 #: Number of parts of the ring in a map of more objects.
 PARTS = 16
 # Maximum number of rows, and of ids in them, that are read for a map.
-_ROWS, _IDS = 1000, 100_000
+_ROWS, _IDS = 1000, 20_000
 # Number of bits of a position below the number of its part of the ring.
 _BELOW = 64 - (PARTS - 1).bit_length()
 # Outcomes after which work was not done at all come first.

@@ -121,5 +121,6 @@ class RoleColumn(sa.TypeDecorator[Role]):
 #: that creates a lease chooses its name.
 LeaseName = variants('lease_name', sa.String(100))
 LongText = variants('long_text', sa.Text())
+LongBinary = variants('long_binary', sa.LargeBinary())
 #: Type of the numbers that the database gives to new rows.
 Serial = variants('serial', sa.BigInteger())

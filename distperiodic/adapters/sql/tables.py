@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from distperiodic.adapters.sql import host_clock
 from distperiodic.adapters.sql.column_types import Exact
 from distperiodic.adapters.sql.column_types import LeaseName
+from distperiodic.adapters.sql.column_types import LongBinary
 from distperiodic.adapters.sql.column_types import LongText
 from distperiodic.adapters.sql.column_types import RoleColumn
 from distperiodic.adapters.sql.column_types import Serial
@@ -45,10 +46,6 @@ LONGEST_MEMBER = 200
 
 #: Maximum length of the text of a histogram, in characters.
 LONGEST_HISTOGRAM = 800
-
-#: Maximum number of bytes of compressed ids. MySQL chooses the type of the
-#: column by this number.
-LONGEST_BINARY = 2 ** 24 - 1
 
 _OF_TABLES = options_of_tables('table_options')
 _CHANGING = options_of_tables('changing_options')
@@ -260,7 +257,7 @@ exception = sa.Table(
     sa.Column('number', sa.Integer, nullable=False),
     #: Ids of the objects, packed by :mod:`distperiodic.core.tick_exceptions`.
     #: None means that they are not kept, because the tick has too many.
-    sa.Column('objects', sa.LargeBinary(LONGEST_BINARY)),
+    sa.Column('objects', LongBinary),
     sa.Index('distperiodic_exception_tick', 'job', 'tick', 'after'),
     **_OF_TABLES)
 

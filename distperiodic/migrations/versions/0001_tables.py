@@ -12,6 +12,7 @@ from alembic import op
 
 from distperiodic.adapters.sql.column_types import Exact
 from distperiodic.adapters.sql.column_types import LeaseName
+from distperiodic.adapters.sql.column_types import LongBinary
 from distperiodic.adapters.sql.column_types import LongText
 from distperiodic.adapters.sql.column_types import Serial
 from distperiodic.adapters.sql.dialects.registry import dialect_of
@@ -162,7 +163,7 @@ def _create_history() -> None:
         sa.Column('reason', sa.String(200)),
         sa.Column('at', sa.BigInteger, nullable=False),
         sa.Column('number', sa.Integer, nullable=False),
-        sa.Column('objects', sa.LargeBinary(2 ** 24 - 1)),
+        sa.Column('objects', LongBinary),
         sa.Index('distperiodic_exception_tick', 'job', 'tick', 'after'),
         **_OF_TABLES)
 

@@ -169,6 +169,7 @@ class Dialect:
 
     lease_name: ClassVar[TypeEngine[str] | None] = None
     long_text: ClassVar[TypeEngine[str] | None] = None
+    long_binary: ClassVar[TypeEngine[bytes] | None] = None
     serial: ClassVar[TypeEngine[int] | None] = None
 
     #: SQL that reads the clock for ticks, in microseconds since the epoch.

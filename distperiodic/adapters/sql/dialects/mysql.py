@@ -96,6 +96,7 @@ class MySQL(Dialect):
     lease_name = mysql.VARCHAR(100, charset='ascii', collation='ascii_bin')
     # TEXT is limited to 64 KiB.
     long_text = mysql.MEDIUMTEXT()
+    long_binary = mysql.MEDIUMBLOB()
     # SYSDATE() returns local time, in which one hour of each year occurs twice
     # if the zone has daylight saving time.
     _NOW = ("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "
