@@ -343,7 +343,7 @@ class ThreadActivity:
     """The current activity of one thread."""
 
     __slots__ = ('began', 'ends', 'ident', 'last_watched', 'chunk', 'run',
-                 'saved', 'shared', 'span', 'stopwatch')
+                 'saved', 'shared', 'stopwatch')
 
     def __init__(self, ident: int):
         self.ident = ident
@@ -363,8 +363,6 @@ class ThreadActivity:
         #: Monotonic time of the last report, in seconds, or else the time at
         #: which the chunk began.
         self.began = 0.0
-        #: The span of the current run. None means that the run has none.
-        self.span: ports.RunSpan | None = None
         #: The last report of progress. None means that there was no report.
         self.saved: Saved | None = None
 
@@ -433,6 +431,8 @@ class Executor:
         self._finish = finish
         self._timed = timed
         self._tracer = tracer
+        #: Spans of the current runs.
+        self._spans: dict[ThreadActivity, ports.RunSpan] = {}
         self._lease = lease
         #: Runs that have timed out, and whose failure is not reported yet.
         self._timed_out: dict[ThreadActivity, TimedOut] = {}
@@ -539,7 +539,7 @@ class Executor:
                 self._settle(batch_run, runs, now - running.began, now)
                 running.began = now
                 runs = 0
-        running.chunk = running.run = running.span = None
+        running.chunk = running.run = None
         stopwatch.flush()
         now = monotonic()
         self._settle(batch_run, runs, now - running.began, now)
@@ -573,7 +573,9 @@ class Executor:
                 None if batch.steps is None else batch.steps[key])
             running.run = batch_run, index, context
             if batch_run.begin is not None:
-                span = running.span = batch_run.begin(context)
+                span = batch_run.begin(context)
+                if span is not None:
+                    self._spans[running] = span
             result = self._handle(
                 running, batch_run, index, context, deadline, timeout)
         except ports.LeaseEnded:
@@ -597,6 +599,7 @@ class Executor:
                 None if context is None else context.take_unsaved())
         finally:
             if span is not None:
+                del self._spans[running]
                 span.end()
         return index if result is None else Done(index, result)
 
@@ -756,7 +759,7 @@ class Executor:
             if running.stopwatch is not None:
                 running.stopwatch.flush()
             context.cancelled = True
-            span = running.span
+            span = self._spans.get(running)
             self._running.pop(running.ident, None)
         hanging = self._pool.write_off(running.ident)
         LOG.warning(
