@@ -143,14 +143,14 @@ def test_an_error_in_the_middle_reports_what_was_done(
         place, store, monkeypatch):
     place.run('poll', place.now, 'a', dead=['a'])
     place.run('sync', place.now, 'b', dead=['b'])
-    run, calls = database.Database.write, itertools.count(1)
+    run, calls = database.Database.run, itertools.count(1)
 
-    def write(self, work):
-        # The store of the fixture writes the record by itself.
-        if next(calls) == 2:
+    def write(self, work, begin, *, read_only=False):
+        # The first transaction writes the record of the action.
+        if not read_only and next(calls) == 3:
             raise exceptions.StoreUnavailable('the disk is full')
-        return run(self, work)
-    monkeypatch.setattr(database.Database, 'write', write)
+        return run(self, work, begin, read_only=read_only)
+    monkeypatch.setattr(database.Database, 'run', write)
 
     with pytest.raises(exceptions.StoreUnavailable) as caught:
         dead_objects.requeue(store, DeadFilter(), ME)
@@ -299,12 +299,12 @@ def test_a_task_that_has_ended_meanwhile_is_not_counted_as_cancelled(
 def test_a_lost_answer_to_the_commit_counts_the_change(desk, monkeypatch):
     """The database runs the transaction again after a lost answer."""
     ids = [desk.submit('single') for _ in range(2)]
-    run = database.Database.write
+    run = database.Database.run
 
-    def write(self, work):
-        run(self, work)
-        return run(self, work)
-    monkeypatch.setattr(database.Database, 'write', write)
+    def twice(self, *arguments, **options):
+        run(self, *arguments, **options)
+        return run(self, *arguments, **options)
+    monkeypatch.setattr(database.Database, 'run', twice)
 
     assert set(desk.client.cancel_many(ids).values()) == {Status.CANCELLED}
     assert set(desk.client.retry_many(ids).values()) == {Status.WAITING}

@@ -58,20 +58,20 @@ class _Undone(Exception):
 def _not_committed(database, call):
     """Return the answer of *call*, and roll back its transaction."""
     answers = []
-    write = database.write
+    run = database.run
 
-    def without_commit(work):
-        def undone(connection):
-            answers.append(work(connection))
+    def without_commit(work, begin, **options):
+        def undone(begun):
+            answers.append(work(begun))
             raise _Undone
-        return write(undone)
-    database.write = without_commit
+        return run(undone, begin, **options)
+    database.run = without_commit
     try:
         call()
     except _Undone:
         return answers[0]
     finally:
-        del database.write
+        del database.run
 
 
 class MessageBeforeCommit(_TaskBug):

@@ -37,6 +37,7 @@ from distperiodic.core import redaction
 LOG = logging.getLogger(__name__)
 
 T = TypeVar('T')
+Begun = TypeVar('Begun')
 
 #: Maximum seconds of a transaction if the driver has no limit of its own. This
 #: process itself enforces the limit, in case the server no longer responds.
@@ -64,6 +65,10 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         _here.used = False
+
+
+def _itself(connection: sa.Connection) -> sa.Connection:
+    return connection
 
 
 class Database:
@@ -113,14 +118,14 @@ class Database:
         :raises DBDuplicateEntry: *work* inserted a key that already exists.
         :raises SchemaError: the schema version does not match this release.
         """
-        return self._run(work, read_only=False)
+        return self.run(work, _itself)
 
     def read(self, work: Callable[[sa.Connection], T]) -> T:
         """Run *work*, which only reads, and return its result.
 
         On SQLite this does not block writers, and *work* reads one snapshot.
         """
-        return self._run(work, read_only=True)
+        return self.run(work, _itself, read_only=True)
 
     def execute_alone(self, statement: sa.Executable,
                       parameters: dict[str, Any]) -> Sequence[Any] | None:
@@ -170,7 +175,13 @@ class Database:
                 if value is not None}
         return found
 
-    def _run(self, work: Callable[[sa.Connection], T], read_only: bool) -> T:
+    def run(self, work: Callable[[Begun], T],
+            begin: Callable[[sa.Connection], Begun], *,
+            read_only: bool = False) -> T:
+        """Run *work* in a transaction, as :meth:`write` or :meth:`read` does.
+
+        :param begin: Returns the argument of *work*, given the connection.
+        """
         begun = self._monotonic()
         for attempt in itertools.count(1):
             try:
@@ -180,7 +191,7 @@ class Database:
                     with connection.begin():
                         if self._host_clock is not None and not read_only:
                             self._host_clock.keep(connection)
-                        return work(connection)
+                        return work(begin(connection))
             except db_exception.DBDeadlock as exc:
                 if attempt > CONFLICTS:
                     self._give_up(exc, 'other transactions changed the same '

@@ -7,6 +7,7 @@ No result depends on a driver's row count: :meth:`Transaction.leave` uses one
 only to save a statement.
 """
 
+import functools
 import json
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -275,14 +276,16 @@ class Transactions:
 
     def __init__(self, database: Database):
         self._database = database
+        self._begin = functools.partial(
+            Transaction, dialect=database.dialect)
 
     def read(self, work: Callable[[Transaction], T]) -> T:
         """Run *work*, which only reads, and return its result."""
-        return self._database.read(self._over_connection(work))
+        return self._database.run(work, self._begin, read_only=True)
 
     def write(self, work: Callable[[Transaction], T]) -> T:
         """Run *work* in a transaction, commit it and return the result."""
-        return self._database.write(self._over_connection(work))
+        return self._database.run(work, self._begin)
 
     def write_once(self, work: Callable[[Transaction], T],
                    again: Callable[[Transaction], T]) -> T:
@@ -292,14 +295,9 @@ class Transactions:
         which reads the result of the earlier call.
         """
         try:
-            return self._database.write(self._over_connection(work))
+            return self._database.run(work, self._begin)
         except db_exception.DBDuplicateEntry:
-            return self._database.write(self._over_connection(again))
-
-    def _over_connection(self, work: Callable[[Transaction], T]
-                         ) -> Callable[[sa.Connection], T]:
-        dialect = self._database.dialect
-        return lambda connection: work(Transaction(connection, dialect))
+            return self._database.run(again, self._begin)
 
 
 def in_order(keys: Sequence[str], found: dict[str, Claim]) -> list[Claim]:
