@@ -20,7 +20,7 @@ from tests.mutants.bug import Bug
 from tests.mutants.bug import DoesNotApply
 
 #: The files and directories that are copied.
-_COPIED = ('distperiodic', 'tests', 'pyproject.toml')
+_COPIED = ('distperiodic', 'etc', 'tests', 'pyproject.toml')
 
 
 class Outcome(NamedTuple):
