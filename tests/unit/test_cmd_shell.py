@@ -330,9 +330,11 @@ def test_a_host_that_uses_eventlet_through_futurist_still_can():
     assert loaded == 'fine\n'
 
 
-MEMBERS = [types.SimpleNamespace(name=name, part=part) for name, part in (
-    ('vm:0', ''), ('vm:0', 'default'), ('vm:1', 'default'), ('vm:0', 'mysql'),
-    ('vm-2:0', ''), ('api', 'default'))]
+MEMBERS = [types.SimpleNamespace(name=name, part=part, host=host)
+           for name, part, host in (
+    ('vm:0', '', 'vm'), ('vm:0', 'default', ''), ('vm:1', 'default', ''),
+    ('vm:0', 'mysql', ''), ('vm-2:0', '', ''), ('api', 'default', ''),
+    ('worker-1', 'default', 'vm-3'))]
 
 
 @pytest.mark.parametrize(('arguments', 'found'), [
@@ -342,6 +344,7 @@ MEMBERS = [types.SimpleNamespace(name=name, part=part) for name, part in (
     (['vm:0', '--host', 'vm'], [0, 1, 3]),
     (['--host', 'vm-2'], [4]),
     (['--host', 'api'], [5]),
+    (['--host', 'vm-3'], [6]),
 ])
 def test_the_members_of_a_host_are_selected_at_once(arguments, found):
     command = member.MemberDrain(None, None)
