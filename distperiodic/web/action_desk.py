@@ -91,12 +91,12 @@ class ActionDesk:
                 'back': self._action.back(asked.addresses, names)},
                 None, '?')
 
-        @flask.after_this_request
         def keep(answer: Any) -> Any:
             answer.set_cookie(
                 COOKIE, browser, path=request.root_path or '/',
                 httponly=True, samesite='Strict', secure=request.is_secure)
             return answer
+        flask.after_this_request(keep)
         return page
 
     def _obey(self, path: Mapping[str, str]) -> Page:
