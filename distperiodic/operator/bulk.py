@@ -42,7 +42,7 @@ class BulkResult(NamedTuple):
         return f'{self.done:,} of {wording.plural(self.matched, self.noun)}'
 
 
-class Tally:
+class BulkTally:
     """Counts of an action in progress.
 
     :param noun: Word for one row, such as 'task'.
@@ -62,7 +62,7 @@ class Tally:
 
 @contextlib.contextmanager
 def recorded(store: GroupStore, actor: Actor, verb: str, target: str,
-             noun: str, **arguments: Any) -> Iterator[Tally]:
+             noun: str, **arguments: Any) -> Iterator[BulkTally]:
     """Record the action in the body, which counts its rows in the tally.
 
     :param noun: Word for one row, such as 'task'.
@@ -71,7 +71,7 @@ def recorded(store: GroupStore, actor: Actor, verb: str, target: str,
     :raises StoreUnavailable: the store did not answer. The message contains
         the number of rows that the action had changed before.
     """
-    tally = Tally(noun)
+    tally = BulkTally(noun)
     with auditing.recorded(store, actor, verb, target, **{
             name: value for name, value in arguments.items()
             if value is not None}) as record:

@@ -11,7 +11,7 @@ from distperiodic.web.form_tokens import FormTokens
 from distperiodic.web.identity import Identity
 from distperiodic.web.identity import Unidentified
 from distperiodic.web.identity import identify
-from distperiodic.web.verbs import Verb
+from distperiodic.web.verbs import PageVerb
 
 if TYPE_CHECKING:
     from distperiodic import opts
@@ -21,7 +21,7 @@ _OFF = ('actions on this page are off; to allow them, set [distperiodic] '
         'web_actions = true, and read "Mount the page in a service"')
 
 
-class Refused(Exception):
+class Forbidden(Exception):
     """The client may not carry out an action. The text is for the user."""
 
 
@@ -55,20 +55,20 @@ class Access:
             return _OFF
         return self._identity if isinstance(self._identity, str) else ''
 
-    def may(self, verb: Verb, target: Mapping[str, str]) -> bool:
+    def may(self, verb: PageVerb, target: Mapping[str, str]) -> bool:
         return (self._policy is not None and self.identity is not None
                 and self._policy.allows(verb, self.identity, target))
 
-    def check(self, verb: Verb, target: Mapping[str, str]) -> Identity:
+    def check(self, verb: PageVerb, target: Mapping[str, str]) -> Identity:
         """Return the client, if it may do *verb* to *target*.
 
-        :raises Refused: it may not.
+        :raises Forbidden: it may not.
         """
         identity = self.identity
         if identity is None:
-            raise Refused(self.why_not)
+            raise Forbidden(self.why_not)
         if not self.may(verb, target):
-            raise Refused(
+            raise Forbidden(
                 f'{identity.name} may not do this: the rule {verb.policy} of '
                 'the policy does not allow it')
         return identity

@@ -19,8 +19,8 @@ from distperiodic.operator import auditing
 from distperiodic.operator.auditing import Actor
 from distperiodic.web import answers
 from distperiodic.web import form_tokens
+from distperiodic.web.access import Forbidden
 from distperiodic.web.access import Gate
-from distperiodic.web.access import Refused
 from distperiodic.web.actions import Order
 from distperiodic.web.actions import PageAction
 from distperiodic.web.actions import PageActionSources
@@ -135,17 +135,17 @@ class ActionDesk:
                ) -> tuple[dict[str, str], Identity]:
         """Return the names of the target, and the operator.
 
-        :raises Refused: the request comes from another site, or the client
+        :raises Forbidden: the request comes from another site, or the client
             may not carry out the action.
         :raises BadFilter: there is no such name.
         """
         request = flask.request
         if not self._gate.open:
-            raise Refused(flask.g.access.why_not)
+            raise Forbidden(flask.g.access.why_not)
         if form_tokens.is_foreign(
                 request.headers.get('Sec-Fetch-Site', ''),
                 request.headers.get('Origin', ''), request.host):
-            raise Refused(
+            raise Forbidden(
                 'another site has sent this request; use the form of this '
                 'page. If a proxy changes the header Host, see "Mount the '
                 'page in a service"')

@@ -22,7 +22,7 @@ from distperiodic.web.page import Addresses
 from distperiodic.web.page import PageRequest
 from distperiodic.web.page import PageTable
 from distperiodic.web.query_filters import Field
-from distperiodic.web.verbs import Verb
+from distperiodic.web.verbs import PageVerb
 
 #: Number of rows that a confirmation shows.
 FIRST = 10
@@ -34,7 +34,7 @@ def one_line(text: str) -> str:
     return ' '.join(_NOT_PRINTED.sub(' ', text).split())
 
 
-class Plan(NamedTuple):
+class Preview(NamedTuple):
     """The effect that an action would have now."""
 
     #: Question, such as "Pause job ping?".
@@ -74,7 +74,7 @@ class PageActionSources(ActionSources):
 class PageAction(abc.ABC):
     """Base class of the actions."""
 
-    verb: Verb
+    verb: PageVerb
     #: True if the operator must give a reason.
     reason_required = False
     #: Names that may identify the target, and those that must.
@@ -84,7 +84,7 @@ class PageAction(abc.ABC):
     fields: Sequence[Field] = ()
 
     @abc.abstractmethod
-    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Plan:
+    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Preview:
         """Return the effect that the action would have now.
 
         :raises NotFound: there is no such target.

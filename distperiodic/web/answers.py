@@ -16,11 +16,11 @@ from distperiodic import exceptions
 from distperiodic.core import wording
 from distperiodic.operator import auditing
 from distperiodic.operator import members
-from distperiodic.web.access import Refused
+from distperiodic.web.access import Forbidden
 from distperiodic.web.form_tokens import BadForm
+from distperiodic.web.page import ActionNotice
 from distperiodic.web.page import Addresses
 from distperiodic.web.page import NotFound
-from distperiodic.web.page import Notice
 from distperiodic.web.page import Page
 from distperiodic.web.page import PageRequest
 from distperiodic.web.page import PageSources
@@ -52,7 +52,7 @@ class NotDone(Exception):
                 exceptions.ConfigError, exceptions.InvalidTask)) else 503))
 
 
-def notice(request: PageRequest) -> Notice | None:
+def notice(request: PageRequest) -> ActionNotice | None:
     """Return the action that the address names, or None."""
     id_ = request.value('done')
     if not (id_ and request.sources.settings.connection):
@@ -62,7 +62,8 @@ def notice(request: PageRequest) -> Notice | None:
     if event is None:
         return None
     found = members.answers(store, id_)
-    return Notice(event, sum(one.at is not None for one in found), len(found))
+    return ActionNotice(
+        event, sum(one.at is not None for one in found), len(found))
 
 
 @contextlib.contextmanager
@@ -89,7 +90,7 @@ def guarded(call: Callable[[], Page], given: bool) -> tuple[Page, int]:
         return sorry('Not found', exc), 404
     except _BAD as exc:
         return sorry('This filter cannot be used', exc), 400
-    except (Refused, BadForm) as exc:
+    except (Forbidden, BadForm) as exc:
         return sorry('This is not allowed', exc), 403
     except NotDone as exc:
         return sorry('This action failed', exc), exc.status

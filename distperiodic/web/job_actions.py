@@ -23,7 +23,7 @@ from distperiodic.operator.lists import object_list
 from distperiodic.web.actions import FIRST
 from distperiodic.web.actions import Order
 from distperiodic.web.actions import PageAction
-from distperiodic.web.actions import Plan
+from distperiodic.web.actions import Preview
 from distperiodic.web.actions import conclude
 from distperiodic.web.actions import ignore
 from distperiodic.web.actions import running_schedulers
@@ -102,7 +102,7 @@ class _JobAction(PageAction):
         """Change the job, or only *objects* of it, in the store."""
 
 
-class JobPause(_JobAction):
+class PauseJob(_JobAction):
 
     verb = VERBS['job pause']
     control = Verb.PAUSE
@@ -112,20 +112,20 @@ class JobPause(_JobAction):
         'A length of time from now, such as 2h, or an instant (UTC)', (),
         False, False),
 
-    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Plan:
+    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Preview:
         job = stored_job(request, names['job'])
         effect = ['Its ticks are skipped until this end, or until it is '
                   'resumed. Claimed runs are finished.']
         if 'object' in names:
             check_object(request, job.name, names['object'])
-            return Plan(f'Pause object {names["object"]} of job {job.name}?',
-                        effect)
+            return Preview(
+                f'Pause object {names["object"]} of job {job.name}?', effect)
         if job.paused_since is not None:
             effect.append(
                 f'It is already paused, since '
                 f'{wording.second(job.paused_since)} by {job.paused_by}: '
                 f'{job.paused_why}. The new reason replaces this one.')
-        return Plan(f'Pause job {job.name}?', effect)
+        return Preview(f'Pause job {job.name}?', effect)
 
     def arguments(self, sources: ActionSources,
                   order: Order) -> dict[str, object]:
@@ -148,18 +148,19 @@ class JobPause(_JobAction):
                                 why=actor.why, until=until)
 
 
-class JobResume(_JobAction):
+class ResumeJob(_JobAction):
 
     verb = VERBS['job resume']
     control = Verb.RESUME
 
-    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Plan:
+    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Preview:
         job = stored_job(request, names['job'])
         if 'object' in names:
             check_object(request, job.name, names['object'])
-            return Plan(f'Resume object {names["object"]} of job {job.name}?',
-                        ['It continues with its next tick.'])
-        return Plan(f'Resume job {job.name}?', [
+            return Preview(
+                f'Resume object {names["object"]} of job {job.name}?',
+                ['It continues with its next tick.'])
+        return Preview(f'Resume job {job.name}?', [
             'It continues with its next tick.' if job.paused_since is not None
             else 'It is not paused, so nothing would change.'])
 
@@ -171,7 +172,7 @@ class JobResume(_JobAction):
             record.outcome = 'it was not paused'
 
 
-class JobTrigger(PageAction):
+class TriggerJob(PageAction):
 
     verb = VERBS['job trigger']
     names = 'job', 'object'
@@ -180,17 +181,17 @@ class JobTrigger(PageAction):
     def back(self, to: Addresses, names: Mapping[str, str]) -> str:
         return _page_of(to, names)
 
-    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Plan:
+    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Preview:
         job, store = stored_job(request, names['job']), request.sources.store
         effect = ['An object whose earlier tick has not ended is left out. '
                   'The ticks of the schedule are not affected.']
         if 'object' in names:
             check_object(request, job.name, names['object'])
-            return Plan(
+            return Preview(
                 f'Run object {names["object"]} of job {job.name} now?', effect)
         number = sum(one.objects for one in activity.listings(
             store, job.name))
-        return Plan(
+        return Preview(
             f'Run {wording.plural(number, "object")} of job {job.name} now?',
             effect, number, read_part(
                 request, object_list.ServedObjects(), {
@@ -213,7 +214,7 @@ class JobTrigger(PageAction):
         hint(Verb.TRIGGER)
 
 
-class DeadRequeue(PageAction):
+class RequeueDead(PageAction):
 
     verb = VERBS['dead requeue']
     names = 'job', 'object', 'error'
@@ -222,7 +223,7 @@ class DeadRequeue(PageAction):
     def back(self, to: Addresses, names: Mapping[str, str]) -> str:
         return _page_of(to, names)
 
-    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Plan:
+    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Preview:
         job, store = stored_job(request, names['job']), request.sources.store
         which = _dead(names)
         number = dead_objects.number(store, which)
@@ -235,7 +236,7 @@ class DeadRequeue(PageAction):
         rows = [(one.object, wording.moment(one.tick),
                  wording.one_line(one.error))
                 for one in dead_objects.first(store, which, FIRST)]
-        return Plan(
+        return Preview(
             f'Requeue {wording.plural(number, "dead object")} of job '
             f'{job.name}?' if 'object' not in names else
             f'Requeue object {names["object"]} of job {job.name}?',

@@ -12,7 +12,7 @@ from distperiodic.operator.member_rows import MemberRow
 from distperiodic.operator.members import MemberAdmin
 from distperiodic.web.actions import Order
 from distperiodic.web.actions import PageAction
-from distperiodic.web.actions import Plan
+from distperiodic.web.actions import Preview
 from distperiodic.web.actions import ignore
 from distperiodic.web.page import Addresses
 from distperiodic.web.page import NotFound
@@ -51,13 +51,13 @@ class _MemberAction(PageAction):
                                        for name, value in names.items()))
         return found
 
-    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Plan:
+    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Preview:
         rows = members.members(request.sources.store)
         found = self.chosen(rows, names)
         what = (found[0].label if len(found) == 1 and 'host' not in names
                 else f'{wording.plural(len(found), "member")} of host '
                 f'{names["host"]}')
-        return Plan(f'{self.verb.label} {what}?', [
+        return Preview(f'{self.verb.label} {what}?', [
             *self.effect(rows, found, request),
             *(['This includes members that start on the host later for the '
                'first time.'] if 'host' in names else []),
@@ -83,7 +83,7 @@ class _MemberAction(PageAction):
         hint(self.control, [(one.part, one.name) for one in found], action)
 
 
-class MemberDrain(_MemberAction):
+class DrainMembers(_MemberAction):
 
     verb = VERBS['member drain']
     control = Verb.DRAIN
@@ -95,7 +95,7 @@ class MemberDrain(_MemberAction):
                 'work is finished.']
 
 
-class MemberUndrain(_MemberAction):
+class UndrainMembers(_MemberAction):
 
     verb = VERBS['member undrain']
     control = Verb.UNDRAIN

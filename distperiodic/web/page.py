@@ -24,7 +24,7 @@ from distperiodic.web.query_filters import OF_PAGE
 from distperiodic.web.query_filters import Field
 from distperiodic.web.query_filters import QueryFilters
 from distperiodic.web.verbs import VERBS
-from distperiodic.web.verbs import Verb
+from distperiodic.web.verbs import PageVerb
 
 if TYPE_CHECKING:
     from distperiodic.web.access import Access
@@ -41,7 +41,7 @@ class Button(NamedTuple):
     address: str
 
 
-class Notice(NamedTuple):
+class ActionNotice(NamedTuple):
     """An action that was just carried out, and the answers to it."""
 
     event: Event
@@ -96,7 +96,7 @@ class Addresses:
         """Return the address of a list with filters."""
         return self(section) + (filters and f'?{urlencode(filters)}' or '')
 
-    def action(self, verb: Verb, names: Mapping[str, str]) -> str:
+    def action(self, verb: PageVerb, names: Mapping[str, str]) -> str:
         """Return the address of an action on a target."""
         parts, query = verb.parts(names)
         return self(*parts) + (query and f'?{query}')
@@ -170,7 +170,7 @@ class Page:
     section: str = ''
     buttons: Sequence[Button] = ()
     #: The action that led to this page. None means that there is none.
-    notice: Notice | None = None
+    notice: ActionNotice | None = None
     #: Address of the page to show instead. Empty means this page.
     instead: str = ''
 

@@ -11,7 +11,7 @@ from distperiodic import exceptions
 from distperiodic.core import wording
 from distperiodic.web.identity import Identity
 from distperiodic.web.verbs import VERBS
-from distperiodic.web.verbs import Verb
+from distperiodic.web.verbs import PageVerb
 
 LOG = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Policy:
                 f'[oslo_policy] policy_file cannot be used: '
                 f'{wording.one_line(exc)}; correct the file') from exc
 
-    def allows(self, verb: Verb, identity: Identity,
+    def allows(self, verb: PageVerb, identity: Identity,
                target: Mapping[str, str]) -> bool:
         """Return whether *identity* may do *verb* to *target*.
 

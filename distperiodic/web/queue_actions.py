@@ -11,7 +11,7 @@ from distperiodic.operator import task_queries
 from distperiodic.operator.action_sources import ActionSources
 from distperiodic.web.actions import Order
 from distperiodic.web.actions import PageAction
-from distperiodic.web.actions import Plan
+from distperiodic.web.actions import Preview
 from distperiodic.web.actions import ignore
 from distperiodic.web.page import Addresses
 from distperiodic.web.page import NotFound
@@ -36,13 +36,13 @@ class _QueueAction(PageAction):
         return found
 
 
-class QueueResume(_QueueAction):
+class ResumeQueue(_QueueAction):
 
     verb = VERBS['queue resume']
 
-    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Plan:
+    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Preview:
         queue = self.queue(request, names)
-        return Plan(f'Resume queue {queue.name}?', [
+        return Preview(f'Resume queue {queue.name}?', [
             'It is not halted, so nothing would change.'
             if queue.halted_at is None else
             f'It is halted: {queue.halted_why}. Its next task runs.'])
@@ -53,13 +53,13 @@ class QueueResume(_QueueAction):
                 record.outcome = 'it was not halted'
 
 
-class QueueHalt(_QueueAction):
+class HaltQueue(_QueueAction):
 
     verb = VERBS['queue halt']
 
-    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Plan:
+    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Preview:
         queue = self.queue(request, names)
-        return Plan(f'Halt queue {queue.name}?', [
+        return Preview(f'Halt queue {queue.name}?', [
             'Its running task is finished, and no other task starts until the '
             'queue is resumed.' if queue.halted_at is None else
             'It is already halted, so nothing would change.'])
@@ -72,7 +72,7 @@ class QueueHalt(_QueueAction):
                 record.outcome = 'it was already halted'
 
 
-class PartitionPromote(PageAction):
+class PromoteWorker(PageAction):
 
     verb = VERBS['partition promote']
     names = needed = 'partition', 'worker'
@@ -80,7 +80,7 @@ class PartitionPromote(PageAction):
     def back(self, to: Addresses, names: Mapping[str, str]) -> str:
         return to('partitions')
 
-    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Plan:
+    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Preview:
         sources = request.sources
         try:
             found = partitions.partition(
@@ -88,7 +88,7 @@ class PartitionPromote(PageAction):
         except exceptions.ConfigError as exc:
             raise NotFound(str(exc)) from exc
         active = wording.identity(found.active)
-        return Plan(
+        return Preview(
             f'Make {names["worker"]} the active worker of partition '
             f'{found.name}?', [
                 f'{active} is active: it finishes its runs and releases the '

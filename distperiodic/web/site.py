@@ -66,12 +66,12 @@ SECTIONS = {'': 'Overview', 'jobs': 'Jobs', 'tasks': 'Tasks',
             'events': 'Events'}
 #: Actions by their name.
 ACTIONS: dict[str, PageAction] = {one.verb.name: one for one in (
-    job_actions.JobPause(), job_actions.JobResume(),
-    job_actions.JobTrigger(), job_actions.DeadRequeue(),
-    task_actions.TaskCancel(), task_actions.TaskRetry(),
-    queue_actions.QueueResume(),
-    queue_actions.QueueHalt(), queue_actions.PartitionPromote(),
-    member_actions.MemberDrain(), member_actions.MemberUndrain())}
+    job_actions.PauseJob(), job_actions.ResumeJob(),
+    job_actions.TriggerJob(), job_actions.RequeueDead(),
+    task_actions.CancelTasks(), task_actions.RetryTasks(),
+    queue_actions.ResumeQueue(),
+    queue_actions.HaltQueue(), queue_actions.PromoteWorker(),
+    member_actions.DrainMembers(), member_actions.UndrainMembers())}
 
 
 class _Text(BaseConverter):  # type: ignore[misc,unused-ignore]

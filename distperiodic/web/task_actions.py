@@ -16,7 +16,7 @@ from distperiodic.operator.bulk import BulkResult
 from distperiodic.web.actions import FIRST
 from distperiodic.web.actions import Order
 from distperiodic.web.actions import PageAction
-from distperiodic.web.actions import Plan
+from distperiodic.web.actions import Preview
 from distperiodic.web.actions import conclude
 from distperiodic.web.page import Addresses
 from distperiodic.web.page import PageRequest
@@ -36,16 +36,16 @@ class _TaskAction(PageAction):
             return to('tasks', names['task'])
         return to.filtered('tasks', names)
 
-    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Plan:
+    def plan(self, request: PageRequest, names: Mapping[str, str]) -> Preview:
         store = request.sources.store
         if 'task' in names:
             found = task_queries.look(store, names['task']).task
-            return Plan(f'{self.verb.label} task {found.id}?', [
+            return Preview(f'{self.verb.label} task {found.id}?', [
                 f'It is of type {found.type}, and '
                 f'{found.status.replace("_", " ")}.', *self.effect])
         which = self.selected(names)
         number = bulk_tasks.number(store, which)
-        return Plan(
+        return Preview(
             f'{self.verb.label} {wording.plural(number, "task")}?',
             [f'These are the {bulk_tasks.words(which)}.', *self.effect],
             number, _table(request, bulk_tasks.first(store, which, FIRST)))
@@ -97,7 +97,7 @@ def _table(request: PageRequest, some: list[Task]) -> PageTable:
          for row in rows])
 
 
-class TaskCancel(_TaskAction):
+class CancelTasks(_TaskAction):
 
     verb = VERBS['task cancel']
     effect = ('What it has done is rolled back. A step that runs now is '
@@ -125,7 +125,7 @@ class TaskCancel(_TaskAction):
 _BACK = {'as it was': None, 'forward': False, 'back': True}
 
 
-class TaskRetry(_TaskAction):
+class RetryTasks(_TaskAction):
 
     verb = VERBS['task retry']
     effect = ('A task that has failed or was cancelled starts again from its '

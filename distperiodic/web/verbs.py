@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 _NAME = re.compile(r'<text:(\w+)>/')
 
 
-class Verb(NamedTuple):
+class PageVerb(NamedTuple):
     """One action, without its target."""
 
     #: Name of the command, which is also the name in the records.
@@ -59,26 +59,26 @@ class Verb(NamedTuple):
 
 
 VERBS = {verb.name: verb for verb in (
-    Verb('job pause', '/jobs/<text:job>/pause', 'Pause',
+    PageVerb('job pause', '/jobs/<text:job>/pause', 'Pause',
          'Skip the ticks of a job until it is resumed.'),
-    Verb('job resume', '/jobs/<text:job>/resume', 'Resume',
+    PageVerb('job resume', '/jobs/<text:job>/resume', 'Resume',
          'Resume a job.'),
-    Verb('job trigger', '/jobs/<text:job>/trigger', 'Run now',
+    PageVerb('job trigger', '/jobs/<text:job>/trigger', 'Run now',
          'Run a job, or one object of it, once now.'),
-    Verb('dead requeue', '/jobs/<text:job>/requeue', 'Requeue',
+    PageVerb('dead requeue', '/jobs/<text:job>/requeue', 'Requeue',
          'Run objects that have failed for good again.'),
-    Verb('task cancel', '/tasks/<text:task>/cancel', 'Cancel',
+    PageVerb('task cancel', '/tasks/<text:task>/cancel', 'Cancel',
          'Cancel tasks, and roll back what they have done.'),
-    Verb('task retry', '/tasks/<text:task>/retry', 'Retry',
+    PageVerb('task retry', '/tasks/<text:task>/retry', 'Retry',
          'Continue tasks that are stuck, have failed or were cancelled.'),
-    Verb('queue resume', '/queues/<text:queue>/resume', 'Resume',
+    PageVerb('queue resume', '/queues/<text:queue>/resume', 'Resume',
          'Resume a halted queue.'),
-    Verb('queue halt', '/queues/<text:queue>/halt', 'Halt',
+    PageVerb('queue halt', '/queues/<text:queue>/halt', 'Halt',
          'Halt a queue after its running task.'),
-    Verb('member drain', '/members/<text:member>/drain', 'Drain',
+    PageVerb('member drain', '/members/<text:member>/drain', 'Drain',
          'Take members out of service.'),
-    Verb('member undrain', '/members/<text:member>/undrain', 'Undrain',
+    PageVerb('member undrain', '/members/<text:member>/undrain', 'Undrain',
          'Put drained members into service again.'),
-    Verb('partition promote', '/partitions/<text:partition>/promote',
+    PageVerb('partition promote', '/partitions/<text:partition>/promote',
          'Make active', 'Make another worker of a partition active.'),
 )}
