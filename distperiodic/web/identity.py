@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
+from oslo_context import context
+
 #: Variable that contains the user who has started ``distperiodic web``, if the
 #: client has the key of this process.
 USER_OF_PROCESS = 'distperiodic.user'
@@ -20,6 +22,17 @@ _CONFIRMED = 'keystone.token_info'
 
 class Unidentified(Exception):
     """The client of a request is unknown. The text is for the user."""
+
+
+class _Context(context.RequestContext):  # type: ignore[misc,unused-ignore]
+    """The context of one request."""
+
+    def update_store(self) -> None:
+        """Keep this context out of the log lines of the thread.
+
+        Otherwise the lines of later requests, which may be those of other
+        users, would have this user.
+        """
 
 
 class Identity(NamedTuple):
@@ -58,7 +71,6 @@ def _remote_user(environ: Mapping[str, Any]) -> Identity:
 
 
 def _keystone(environ: Mapping[str, Any]) -> Identity:
-    from oslo_context import context
     if _CONFIRMED not in environ:
         raise Unidentified(
             'keystonemiddleware has confirmed no token of this request; send '
@@ -70,8 +82,7 @@ def _keystone(environ: Mapping[str, Any]) -> Identity:
     name = environ.get('HTTP_X_USER_NAME')
     return Identity(
         f'{name} ({user})' if name else user, user,
-        context.RequestContext.from_environ(
-            dict(environ), overwrite=False))
+        _Context.from_environ(dict(environ)))
 
 
 _SOURCES: dict[str, Callable[[Mapping[str, Any]], Identity]] = {

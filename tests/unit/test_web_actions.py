@@ -11,6 +11,7 @@ import urllib.parse
 
 import pytest
 import sqlalchemy as sa
+from oslo_context import context
 from oslo_policy import opts as policy_opts
 from werkzeug.test import Client
 
@@ -384,6 +385,15 @@ def test_an_identity_that_the_server_has_not_set_is_unknown(
     assert group.post('/api/jobs/poll/pause', environ, json={'reason': 'x'},
                       headers={'X-Requested-With': 'x'}).status_code == 403
     assert group.events() == []
+
+
+def test_the_user_of_a_request_is_not_in_the_log_lines_of_later_ones(make):
+    environ = {**CONFIRMED, 'keystone.token_info': {}}
+    before = context.get_current()
+
+    make(web_identity='keystone').client.get('/', environ_base=environ)
+
+    assert context.get_current() is before
 
 
 def test_a_user_of_keystone_acts_with_the_role_admin(make):
