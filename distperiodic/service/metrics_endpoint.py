@@ -122,7 +122,9 @@ class MetricsEndpoint:
         while not self._stopping.wait(pause):
             began = self._monotonic()
             self._turn()
-            pause = max(_EVERY, _PAUSE_FACTOR * (self._monotonic() - began))
+            # The other processes must not take a slow write for a hang.
+            pause = min(_HANGS / 2, max(
+                _EVERY, _PAUSE_FACTOR * (self._monotonic() - began)))
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()

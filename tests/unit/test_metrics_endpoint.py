@@ -181,6 +181,19 @@ def test_a_process_that_serves_and_hangs_is_a_problem_until_it_ends(
         wait_until(lambda: metrics_endpoint.problem(settings) == '')
 
 
+def test_a_slow_write_is_not_taken_for_a_hang(
+        settings, tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics_endpoint, '_PAUSE_FACTOR', 1e9)
+    monkeypatch.setattr(metrics_endpoint, '_HANGS', 1.0)
+    stop = metrics_endpoint.start(settings)
+    wait_until(lambda: ready(settings))
+    [file] = tmp_path.glob('state/*/server.lock')
+    os.utime(file, (0, 0))
+
+    wait_until(lambda: file.stat().st_mtime > 0)
+    stop()
+
+
 def test_values_that_cannot_be_read_are_a_problem_until_they_can(
         settings, tmp_path):
     stop = metrics_endpoint.start(settings)

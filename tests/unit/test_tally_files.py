@@ -183,6 +183,19 @@ def test_the_files_of_a_live_process_are_never_old(server, path):
             server.write(Tally())
 
 
+def test_a_server_has_written_when_it_begins_to_serve(path, start):
+    start(1).kill()
+    os.utime(os.path.join(path, 'server.lock'), (0, 0))
+    files = TallyFiles(path)
+    files.write(Tally())
+    assert files.server_silent() > 30.0
+
+    assert files.serve()
+
+    assert files.server_silent() < 30.0
+    files.close()
+
+
 def test_a_file_that_cannot_be_read_counts_nothing(server, start, path):
     start(20)
     with open(os.path.join(path, 'ended.json'), 'w') as file:

@@ -100,6 +100,9 @@ class TallyFiles:
             if not _locked(handle):
                 os.close(handle)
                 return False
+            # Otherwise the other processes would see when an earlier server
+            # last wrote its values.
+            os.utime(handle)
             self._server = handle
             live, gone = self._others()
             if not live:
