@@ -165,7 +165,8 @@ def _is_past(found: 'Object', tick: int, newest: int) -> bool:
     """
     assert found.claim is not None
     last = found.claim
-    return tick < min(last.tick, last.settled) or (
+    # An operator may have triggered the last claim after the newest tick.
+    return tick < last.tick and tick <= last.settled or (
         last.tick < tick < last.settled) or (
         tick < newest and tick <= last.settled and (
             tick != last.tick or not last.open

@@ -422,10 +422,13 @@ def past_reason(found: 'Object', tick: int, kept: 'TickFacts') -> Reason:
 
 
 def _past(found: 'Object', tick: int, kept: 'TickFacts') -> Past:
-    assert found.claim is not None
-    return Past(tick, found.claim, found.previous, found.served,
+    claim = found.claim
+    assert claim is not None
+    return Past(tick, claim, found.previous, found.served,
                 len(kept.failed), kept.counts, kept.begins,
-                kept.schedule_since, kept.past)
+                # Objects with an own schedule do not follow that of the job.
+                due.ALWAYS if claim.attributes.rule else kept.schedule_since,
+                kept.past)
 
 
 def _reason(several: Sequence[Reason]) -> Reason:

@@ -478,6 +478,16 @@ def test_why_of_an_object_that_missed_several_ticks_at_once(scene, earlier):
     assert why_answers(scene, earlier(5), 'b')['reason'] == 'ran'
 
 
+def test_why_of_a_tick_before_a_trigger(scene, earlier):
+    for number in 1, 0:
+        scene.ran(earlier(number))
+    scene.place.ask('job', 'trigger', 'poll', '--object', 'a')
+
+    assert [one['reason'] for one in why_answers(scene, scene.due)[
+        'last_ticks']] == ['ran', 'ran']
+    assert why_at(scene, scene.due) == 'ran'
+
+
 def test_why_does_not_guess_if_the_ids_are_not_kept(
         scene, earlier, monkeypatch):
     monkeypatch.setattr(history, 'KEPT', 1)
@@ -517,6 +527,22 @@ def test_why_of_a_tick_of_another_schedule(scene, earlier):
     scene.store.adopt({'poll': f'every {half}'})
 
     assert why_at(scene, earlier(3)) == 'other schedule'
+
+
+def test_why_of_an_object_with_its_own_schedule_if_that_of_the_job_changed(
+        scene, earlier):
+    rule = f'every {scene.due - scene.before}'
+    for number in 3, 2, 1:
+        tick = earlier(number)
+        assert claiming.claim(
+            scene.store, 'poll', tick, ['a'], lease=f'of-{number}',
+            holder='api-1', seconds=600.0, supersede=False, rule=rule).won
+        scene.store.start(HeldLease(f'of-{number}', 'poll', tick), ['a'],
+                          NewLease(f'run-{number}', 'w-1', 600.0))
+        scene.store.finish(HeldLease(f'run-{number}', 'poll', tick), ['a'])
+    scene.store.adopt({'poll': 'every 1000000'})
+
+    assert why_at(scene, earlier(3)) == 'ran'
 
 
 def test_why_of_a_tick_whose_history_is_pruned(scene, earlier):
