@@ -1334,6 +1334,18 @@ def test_a_task_whose_step_no_worker_has_started_is_cancelled_at_once(
     assert board.client.get(id_).status == 'cancelled'
 
 
+def test_a_cancelled_task_is_no_exception_of_a_tick(board):
+    id_ = board.client.submit('two')
+    board.take()
+
+    assert board.client.cancel(id_) == 'cancelled'
+
+    assert board.store.database.read(lambda connection: connection.scalar(
+        sa.select(sa.func.count()).select_from(tables.exception).join(
+            tables.job, tables.job.c.id == tables.exception.c.job)
+        .where(tables.job.c.space == board.group))) == 0
+
+
 def test_a_step_that_was_lost_is_undone_if_its_task_is_cancelled(board):
     id_ = board.client.submit('two')
     [lease] = board.take()

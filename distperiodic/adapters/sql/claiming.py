@@ -271,9 +271,12 @@ def _now(tx: transaction.Transaction, rows: dict[str, Any]) -> int:
 
 def end(tx: transaction.Transaction, number: int, keys: list[str],
         lease: str, ending: State, failures: dict[str, Failure],
-        reason: str = '', times: ports.RunTimes = ports.NO_TIMES) -> set[str]:
+        reason: str = '', times: ports.RunTimes = ports.NO_TIMES, *,
+        of_objects: bool = True) -> set[str]:
     """End claims in *lease*.
 
+    :param of_objects: False means that the claims are those of tasks, whose
+        outcomes are in the rows of the tasks.
     :returns: the objects whose claims in the lease now have the state
         *ending*.
     """
@@ -288,7 +291,7 @@ def end(tx: transaction.Transaction, number: int, keys: list[str],
         history.count_in(tx, number, rows[0].tick, lease,
                          reason=reason, times=times,
                          **{ENDED[ending]: len(rows)})
-        if ENDED[ending] in BY_OBJECT:
+        if of_objects and ENDED[ending] in BY_OBJECT:
             history.record(
                 tx, number, rows[0].tick, ENDED[ending],
                 {rows[0].tick - 1: [row.object for row in rows]}, lease=lease,

@@ -208,7 +208,8 @@ class SqlTaskStore:
         if claim is None:
             return None
         if task.row.id not in claiming.end(
-                tx, number, [task.row.id], claim.lease, State.CANCELLED, {}):
+                tx, number, [task.row.id], claim.lease, State.CANCELLED, {},
+                of_objects=False):
             return None
         # Each lost run increases the number of attempts. A run that a worker
         # returns without starting it does not increase this number. So a
