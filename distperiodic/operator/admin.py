@@ -8,6 +8,7 @@ Schedulers see the changes at their next sweep.
 import collections
 import uuid
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -143,11 +144,14 @@ def pause_objects(store: GroupStore, job: str, objects: Collection[str], *,
                 f'{wording.listed(list(map(repr, missing)))} of job {job!r}, '
                 'so nothing was paused; to list the objects: distperiodic '
                 f'objects {job}')
-        # Objects that were deleted since they were paused must not count.
-        connection.execute(sa.delete(_paused).where(of_job, sa.or_(
-            _paused.c.paused_until <= store.dialect.now,
-            ~sa.exists().where(_claim.c.job == number,
-                               _claim.c.object == _paused.c.object))))
+        # Objects that were deleted since they were paused must not count. Read
+        # them first: MySQL would lock the claims that a DELETE reads, and wait
+        # for the transactions of handlers.
+        _delete(connection, number, connection.scalars(
+            sa.select(_paused.c.object).where(of_job, sa.or_(
+                _paused.c.paused_until <= store.dialect.now,
+                ~sa.exists().where(_claim.c.job == number,
+                                   _claim.c.object == _paused.c.object)))))
         before = _found(connection, _paused, number, keys)
         total = connection.scalar(sa.select(sa.func.count()).select_from(
             _paused).where(of_job)) or 0
@@ -189,9 +193,7 @@ def resume_objects(store: GroupStore, job: str,
                 _paused.c.job == number, in_force)) if objects is None else
             _found(connection, _paused, number, sorted(set(objects)),
                    in_force))
-        for some in _batches(sorted(resumed)):
-            connection.execute(sa.delete(_paused).where(
-                _paused.c.job == number, _paused.c.object.in_(some)))
+        _delete(connection, number, resumed)
         _count_paused(connection, number)
         return sorted(resumed)
     return store.write(work)
@@ -208,6 +210,14 @@ def _found(connection: sa.Connection, table: sa.Table, number: int,
         found.update(connection.scalars(sa.select(table.c.object).where(
             table.c.job == number, table.c.object.in_(some), *which)))
     return found
+
+
+def _delete(connection: sa.Connection, number: int,
+            keys: Iterable[str]) -> None:
+    """Delete the pauses of *keys*."""
+    for some in _batches(sorted(keys)):
+        connection.execute(sa.delete(_paused).where(
+            _paused.c.job == number, _paused.c.object.in_(some)))
 
 
 def _batches(keys: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -105,14 +105,24 @@ def jobs(store: GroupReader, now: Instant,
             if row.newest is not None}, now)
         paused = paused_objects(connection, rows)
         return [health.JobFacts(
-            row.name, periods[row.id], is_paused(row),
-            row.attended_until,
-            row.attended_until is not None
-            and row.attended_until < now - unattended * SECOND
+            row.name, periods[row.id], is_paused(row), attended,
+            attended is not None and attended < now - unattended * SECOND
             and _is_listed(connection, row.id),
             ticks.get(row.id, ()), row.schedule or '', pause_of(row).until,
-            paused.get(row.id, 0)) for row in rows]
+            paused.get(row.id, 0))
+            for row in rows for attended in [_attended_until(row)]]
     return store.read_snapshot(work)
+
+
+def _attended_until(row: Any) -> Instant | None:
+    """Return the instant until which a job was attended. None means never.
+
+    Schedulers do not record that they attend a paused job, and do not know at
+    once that a pause has ended by itself.
+    """
+    attended: Instant | None = row.attended_until
+    return None if attended is None else max(
+        attended, row.paused_until or attended)
 
 
 def _is_listed(connection: sa.Connection, number: int) -> bool:

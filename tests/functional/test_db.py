@@ -42,6 +42,11 @@ from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import State
 from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import TakeOverRequest
+from distperiodic.core.control import Verb
+from distperiodic.operator import admin
+from distperiodic.operator.auditing import Actor
+from distperiodic.operator.group_reader import GroupStore
+from distperiodic.operator.members import MemberAdmin
 from tests import claiming
 from tests import proxy
 from tests import waiting
@@ -811,9 +816,16 @@ def test_a_namespace_can_be_deleted_and_used_again(empty):
     theirs = SqlClaimStore(empty, namespace='theirs')
     claim(theirs, 'a')
     claim(ours, 'a')
+    with contextlib.closing(GroupStore(empty, 'ours')) as group:
+        admin.pause_objects(group, 'poll', ['a'], by='me@here', why='x')
+        MemberAdmin(group, Actor('me', 'here')).order(
+            Verb.DRAIN, [], 'host h1', ['h1'])
 
     ours.forget()
 
+    for table in tables.paused_object, tables.drained_host:
+        assert ours.database.read(lambda connection, table=table: (
+            connection.execute(sa.select(table)).all())) == []
     assert len(claim(ours, 'a').won) == 1
     assert claim(theirs, 'a').won == []
     for store in ours, theirs:

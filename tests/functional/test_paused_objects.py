@@ -15,10 +15,12 @@ from distperiodic.adapters.sql import tables
 from distperiodic.core import pause
 from distperiodic.core.pause import Pause
 from distperiodic.operator import admin
+from distperiodic.operator import health_queries
 from distperiodic.operator.group_reader import GroupStore
 from tests import waiting
 from tests import wall_clock
 from tests.functional import commands
+from tests.functional import places
 from tests.functional.cluster import Cluster
 from tests.functional.places import HOUR
 from tests.functional.places import SECOND
@@ -166,6 +168,45 @@ def test_two_commands_at_once_count_each_object(place, store):
     assert len(status(place).paused_objects) == 6
     [job] = store.jobs()
     assert job.paused_objects == 6
+
+
+@pytest.mark.parametrize('server', ['postgresql', 'mariadb'])
+def test_a_pause_waits_for_no_transaction_of_a_handler(
+        request, tmp_path, server):
+    place = places.Place(request.getfixturevalue(server).url, tmp_path)
+    place.run('poll', place.now, 'a', 'b')
+    engine = database.make_engine(place.url)
+    with contextlib.closing(GroupStore(place.url, place.group)) as store:
+        [number] = store.names()
+        admin.pause_objects(store, 'poll', 'a', by='me@here', why='x')
+        with engine.begin() as handler:
+            handler.execute(sa.select(tables.claim.c.object).where(
+                tables.claim.c.job == number).with_for_update()).all()
+            admin.pause_objects(store, 'poll', 'b', by='me@here', why='x')
+
+    assert set(status(place).paused_objects) == {'a', 'b'}
+    engine.dispose()
+    place.store.forget()
+    place.store.close()
+
+
+@pytest.mark.parametrize('ended, unattended', [(1, False), (60, True)])
+def test_a_job_is_attended_until_its_pause_ends(place, store, ended,
+                                                unattended):
+    place.run('poll', place.now, 'a')
+    engine = database.make_engine(place.url)
+    with engine.begin() as connection:
+        [number] = store.names()
+        connection.execute(sa.update(tables.job).where(
+            tables.job.c.id == number).values(
+                attended_since=1, attended_until=place.now - HOUR,
+                paused_since=place.now - HOUR,
+                paused_until=place.now - ended * SECOND))
+    engine.dispose()
+
+    [job] = health_queries.jobs(store, place.now, 30.0)
+
+    assert (job.paused, job.unattended) == (False, unattended)
 
 
 @pytest.fixture

@@ -148,14 +148,16 @@ class SqlClaimStore:
             ours = sa.select(tables.job.c.id).where(
                 tables.job.c.space == self._namespace)
             for table in (tables.claim, _lease, tables.failure,
-                          tables.exception, tables.history):
+                          tables.exception, tables.history,
+                          tables.paused_object):
                 connection.execute(
                     sa.delete(table).where(table.c.job.in_(ours)))
             connection.execute(sa.delete(tables.ready).where(
                 tables.ready.c.job.in_(ours)))
             for table in (tables.task, tables.queue, tables.job,
                           tables.partition, tables.partition_worker,
-                          tables.member, tables.action, tables.answer):
+                          tables.member, tables.drained_host, tables.action,
+                          tables.answer):
                 connection.execute(sa.delete(table).where(
                     table.c.space == self._namespace))
             pools = sa.select(tables.pool.c.id).where(
