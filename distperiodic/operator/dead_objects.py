@@ -157,11 +157,15 @@ def _dead(store: GroupReader, which: DeadFilter
 
 
 def _failures() -> sa.Select[int]:
-    """Build a query of the failures of a claim of the outer query."""
+    """Build a query of the last failure of a dead claim of the outer query.
+
+    If the object was requeued before, its earlier failures are left out.
+    """
     return sa.select(_failure.c.id).where(
         _failure.c.job == _claim.c.job,
         _failure.c.object == _claim.c.object,
-        _failure.c.tick == _claim.c.tick).correlate(_claim)
+        _failure.c.tick == _claim.c.tick,
+        _failure.c.fence == _claim.c.fence).correlate(_claim)
 
 
 def _requeue(store: GroupStore, job: int, tick: int,

@@ -10,6 +10,10 @@ import sqlalchemy as sa
 from distperiodic import exceptions
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import tables
+from distperiodic.core.claim import Failure
+from distperiodic.core.claim import HeldLease
+from distperiodic.core.claim_request import NewLease
+from distperiodic.core.claim_request import TakeOverRequest
 from distperiodic.core.task import TaskFilter
 from distperiodic.core.workflow import Status
 from distperiodic.operator import bulk_tasks
@@ -103,6 +107,20 @@ def test_dead_objects_are_selected_by_their_failure(place):
         'dead requeue', 'poll', '2 of 2 objects')
     assert arguments == {'objects': ['c', 'd'], 'error': 'is ill', 'found': 2,
                          'since': arguments['since']}
+
+
+def test_only_the_last_failure_of_a_dead_object_counts(place, store):
+    tick = place.now - SECOND
+    place.run('poll', tick, 'a', dead=['a'])
+    dead_objects.requeue(store, DeadFilter(), ME)
+    [lease] = place.store.take_over_expired(
+        TakeOverRequest(['poll'], [], 9), NewLease('again', 'api-1', 600.0))
+    place.store.start(lease.held, ['a'], NewLease('run', 'w-1', 600.0))
+    place.store.fail(HeldLease('run', 'poll', tick),
+                     [Failure('a', 'another error')], None)
+
+    for error, number in ('is ill', 0), ('another', 1):
+        assert dead_objects.number(store, DeadFilter(error=error)) == number
 
 
 def test_a_hostile_id_or_error_selects_only_itself(place):
