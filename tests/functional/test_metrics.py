@@ -115,7 +115,7 @@ def test_oslo_metrics_counts_messages_and_refuses_the_metrics_of_others(
                         metrics_socket_file=path)
     with open(tmp_path / 'collector.log', 'w') as log, subprocess.Popen(
             [*programs.PYTHON, '-m', 'oslo_metrics', '--config-file',
-             cluster.config], stderr=log) as collector:
+             cluster.config], stdout=log, stderr=log) as collector:
         try:
             wait_until(lambda: scraped(f'127.0.0.1:{port}'), 60)
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
