@@ -400,8 +400,11 @@ def past_facts(found: 'Object', tick: int,
             unknown=kept.past.unknown.total(), since=_listing(found.claim),
             schedule_since=_moment(max(0, kept.schedule_since)),
             begins=_moment(max(0, kept.begins)),
-            skip_reason=recorded and recorded.reason
-            or 'no reason was recorded',
+            skip_reason=(
+                recorded.reason if recorded
+                # While a whole job is paused, no objects are recorded.
+                else 'paused' if reason is Reason.SKIPPED_BY_PAUSE
+                else '') or 'no reason was recorded',
             after='' if requeued is None else
             '; before that, its run had failed for good, and an operator '
             f'requeued it at {_moment(requeued.at)}',

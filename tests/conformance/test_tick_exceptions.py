@@ -25,6 +25,7 @@ from distperiodic.core.outcomes import REQUEUED
 from distperiodic.core.pruning import ages_of
 from distperiodic.core.tick_exceptions import KEPT
 from distperiodic.core.tick_exceptions import TickException
+from distperiodic.operator import admin
 from distperiodic.operator import dead_objects
 from distperiodic.operator import object_past
 from distperiodic.operator.auditing import Actor
@@ -257,6 +258,19 @@ def test_the_maximum_applies_to_all_objects_of_one_call(world, monkeypatch):
 
     assert [(one.number, sorted(one.keys())) for one in world.exceptions(
         tick + 2 * SECOND)] == [(2, ['a', 'b']), (2, [])]
+
+
+def test_the_ids_of_a_job_that_is_paused_as_a_whole_are_not_kept(world):
+    tick = world.now - 60 * SECOND
+    world.run(tick, ['a', 'b'])
+    with contextlib.closing(GroupStore(world.url, world.group)) as store:
+        admin.pause(store, 'poll', by='me', why='')
+    world.skip(tick + SECOND, ['a'], SkippedBy.PAUSE)
+    world.skip(tick + SECOND, ['b'], SkippedBy.MISFIRE)
+
+    assert {(one.outcome, one.number, *one.keys())
+            for one in world.exceptions(tick + SECOND)} == {
+        ('by_pause', 1), ('by_misfire', 1, 'b')}
 
 
 def test_exceptions_that_are_not_read_are_counted(world):

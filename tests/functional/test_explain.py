@@ -461,6 +461,19 @@ def test_why_of_a_requeued_object_is_not_dead(scene, earlier):
     assert why_answers(scene, earlier(4), 'b')['reason'] == 'dead'
 
 
+def test_why_of_a_tick_at_which_the_whole_job_was_paused(scene, earlier):
+    scene.place.run('poll', earlier(5), 'a')
+    scene.place.ask('job', 'pause', 'poll', '--reason', 'moved')
+    scene.skip(SkippedBy.PAUSE, 'paused: moved', earlier(4))
+    scene.place.ask('job', 'resume', 'poll')
+    for number in 3, 2, 1:
+        scene.place.run('poll', earlier(number), 'a')
+
+    assert why_at(scene, earlier(4)) == 'skipped: paused'
+    assert why_answers(scene, earlier(4))['answer'].endswith(
+        'was skipped: paused')
+
+
 def test_why_of_an_object_that_missed_several_ticks_at_once(scene, earlier):
     scene.place.run('poll', earlier(7), 'a', 'b')
     scene.place.run('poll', earlier(5), 'b')

@@ -14,7 +14,9 @@ from typing import Any
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core.claim import Failure
+from distperiodic.core.claim import SkippedBy
 from distperiodic.core.outcomes import COLUMNS
+from distperiodic.core.outcomes import SKIPPED
 from distperiodic.core.tick_exceptions import KEPT
 from distperiodic.core.tick_exceptions import packed
 from distperiodic.ports import NO_TIMES
@@ -111,8 +113,12 @@ def record(tx: Transaction, number: int, tick: int, outcome: str,
     :param holder: Member that the history names. None means the holder of
         *lease*.
     """
-    room = KEPT - tx.connection.execute(
-        tx.sql.kept, {'of_job': number, 'at_tick': tick}).scalar_one()
+    kept = tx.connection.execute(
+        tx.sql.kept, {'of_job': number, 'at_tick': tick}).one()
+    # While a whole job is paused, each tick skips each of its objects, so
+    # their ids tell nothing, and would take much space.
+    room = 0 if outcome == SKIPPED[SkippedBy.PAUSE] and (
+        kept.paused_since is not None) else KEPT - kept.number
     rows = []
     for after, keys in sorted(objects.items()):
         rows.append({

@@ -235,9 +235,14 @@ class Statements:
         self.count_in = self._count(dialect, holder)
         self.record_of = self._record(sa.bindparam('runner'))
         self.record_in = self._record(holder)
-        #: Select the number of objects of a tick whose ids are kept.
-        self.kept = sa.select(sa.func.coalesce(sa.cast(sa.func.sum(
-            _exception.c.number), sa.BigInteger), 0)).where(
+        #: Select the number of objects of a tick whose ids are kept, and
+        #: since when the job is paused.
+        self.kept = sa.select(
+            sa.func.coalesce(sa.cast(sa.func.sum(
+                _exception.c.number), sa.BigInteger), 0).label('number'),
+            sa.select(_job.c.paused_since).where(
+                _job.c.id == sa.bindparam('of_job')).scalar_subquery()
+            .label('paused_since')).where(
                 _exception.c.job == sa.bindparam('of_job'),
                 _exception.c.tick == sa.bindparam(
                     'at_tick', type_=sa.BigInteger),
