@@ -24,6 +24,7 @@ from distperiodic import coordinator
 from distperiodic import exceptions
 from distperiodic.adapters.messaging.bus import Endpoint
 from distperiodic.adapters.messaging.bus import MessagingWorkBus
+from tests import programs
 from tests import services
 from tests import waiting
 from tests.functional import commands
@@ -142,8 +143,8 @@ def test_no_service_and_no_command_prints_a_secret(service):
     said = {'db sync': everything(service, 'db', 'sync')}
     with (service.start('scheduler', before=LOUDLY) as scheduler,
           service.start('worker', before=LOUDLY) as worker):
-        waiting.wait_until(lambda: service.lines('ended'), 30,
-                           'nothing was done')
+        waiting.wait_until(lambda: service.lines('ended'),
+                           programs.STARTING, 'nothing was done')
         for name, options in COMMANDS.items():
             said[name] = everything(service, *name.split(), *options)
         for program in scheduler, worker:
