@@ -155,6 +155,15 @@ class ActionDesk:
                 raise BadFilter(
                     f'there is no filter {name!r}; the filters are: '
                     + ', '.join(self._action.names))
+            if not names[name]:
+                raise BadFilter(f'{name} is empty; give a value, or omit it')
+        # The policy reads all names, so a name without effect could let a
+        # client act on what the policy does not allow.
+        for name in self._action.alone:
+            if name in names and len(names) > 1:
+                raise BadFilter(
+                    f'{name} excludes all other filters; omit '
+                    + ', '.join(sorted(names.keys() - {name})))
         for name in self._action.needed:
             if not names.get(name):
                 raise BadFilter(f'no {name} is named; give ?{name}=NAME')

@@ -80,6 +80,8 @@ class PageAction(abc.ABC):
     #: Names that may identify the target, and those that must.
     names: Sequence[str]
     needed: Sequence[str] = ()
+    #: Names that identify the target without any other name.
+    alone: Sequence[str] = ()
     #: Fields of the confirmation, beside the reason.
     fields: Sequence[Field] = ()
 

@@ -25,6 +25,7 @@ class _MemberAction(PageAction):
     """Base class of the actions on one member, or on those of one host."""
 
     names = 'member', 'partition', 'host'
+    alone = ('host',)
     control: Verb
 
     def back(self, to: Addresses, names: Mapping[str, str]) -> str:

@@ -30,6 +30,7 @@ class _TaskAction(PageAction):
     """Base class of the actions on tasks."""
 
     names = 'task', 'status', 'type', 'queue'
+    alone = ('task',)
 
     def back(self, to: Addresses, names: Mapping[str, str]) -> str:
         if 'task' in names:

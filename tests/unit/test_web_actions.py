@@ -463,6 +463,22 @@ def test_a_policy_file_allows_a_user_one_action_on_one_target(
     assert group.post('/jobs/poll/pause', alice).status_code == 403
 
 
+@pytest.mark.parametrize('path', [
+    '/members/mine/drain?host=h', '/members/drain?host=h&partition=mine',
+    '/members/drain?host=', '/tasks/x/cancel?queue=mine',
+    '/tasks/x/retry?type=mine', '/jobs/poll/requeue?error='])
+def test_a_name_without_effect_is_refused_because_the_policy_reads_it(
+        group, path):
+    for name, part, host in (('h', '', 'h'), ('mine', 'mine', 'mine'),
+                             ('old', '', '')):
+        group.add_member(name, part, host)
+    page, twin = group.post(path), group.post(
+        f'/api{path}', headers={'X-Requested-With': 'x'})
+
+    assert (page.status_code, twin.status_code) == (400, 400)
+    assert group.events() == []
+
+
 # -- the other actions
 
 
