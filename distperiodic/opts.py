@@ -280,9 +280,9 @@ OPTS = [
                          'confirmed')],
         help='Source of the identity of an operator who acts on the page. '
              'Nothing else is believed, whatever headers a request has. With '
-             'local, a page that is mounted in another server knows no '
-             'operator, so nobody can act. REMOTE_USER has no roles, so its '
-             'users need a rule of the policy.'),
+             'local, actions are not possible on a page that is mounted in '
+             'another server. REMOTE_USER has no roles, so its users need a '
+             'rule of the policy.'),
     cfg.StrOpt(
         'web_secret', secret=True, default='',
         help='Key that signs the forms of the page, so that no other site can '

@@ -46,9 +46,11 @@ class DeadRequeue(RecordedCommand):
             raise exceptions.ConfigError(
                 'give either --object, --since or --error, or --all')
         if parsed.dry_run:
+            number = dead_objects.number(store, which)
+            if not number:
+                self._refuse_unknown(parsed)
             bulk.preview(
-                session, 'requeue', 'object', dead_objects.number(
-                    store, which), (
+                session, 'requeue', 'object', number, (
                     f'{dead.job} {dead.object}: tick '
                     f'{configured.moment(dead.tick)}: '
                     f'{configured.one_line(dead.error)}'
@@ -57,12 +59,20 @@ class DeadRequeue(RecordedCommand):
         result = dead_objects.requeue(store, which, session.actor)
         if result.matched:
             return bulk.report(session, 'requeued', result)
-        if parsed.objects and len(parsed.objects) == 1:
+        self._refuse_unknown(parsed)
+        session.print('no such object is dead: requeued 0 objects')
+        return configured.FINE
+
+    @staticmethod
+    def _refuse_unknown(parsed: argparse.Namespace) -> None:
+        """Raise ConfigError if the user named objects, none of which is dead.
+        """
+        if parsed.objects:
+            names = [repr(one) for one in dict.fromkeys(parsed.objects)]
             raise exceptions.ConfigError(
-                f'object {parsed.objects[0]!r} is not dead'
+                (f'object {names[0]} is not dead' if len(names) == 1 else
+                 f'none of the objects {configured.listed(names, 9)} is dead')
                 + (', or its failure is another one'
                    if parsed.since or parsed.error else '')
                 + ', so nothing was changed; to list the dead objects: '
                 'distperiodic dead list')
-        session.print('no such object is dead: requeued 0 objects')
-        return configured.FINE

@@ -53,6 +53,12 @@ class Dump(Configured):
             raise exceptions.ConfigError(
                 f'{output} cannot be written: {output.parent} is no '
                 'directory; give another --output')
+        if output is not None and (output.is_symlink() or output.exists()
+                                   and not output.is_file()):
+            # A replaced device would be lost to all other programs.
+            raise exceptions.ConfigError(
+                f'{output} is no regular file, so it is not replaced; give '
+                'another --output')
         # Threads read the sources, and no two threads share a connection. A
         # connection of a thread that is too late must not be closed here.
         stored, grouped, checked = (Session(parsed, self) for _ in range(3))

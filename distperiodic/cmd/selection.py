@@ -45,10 +45,10 @@ def select(members: 'list[MemberRow]',
         found = _schedulers(members)
     if parsed.host is not None:
         found = _of_host(found, parsed.host)
+    names = sorted({one.name for one in found or members})
     if parsed.member is not None:
         found = [one for one in found if one.name == parsed.member]
     if not found:
-        names = sorted({one.name for one in members})
         raise exceptions.ConfigError(
             f'there is no member {parsed.member!r}'
             + (did_you_mean(parsed.member, names) or
@@ -81,8 +81,7 @@ def _schedulers(members: 'list[MemberRow]') -> 'list[MemberRow]':
 
 
 def _of_host(members: 'list[MemberRow]', host: str) -> 'list[MemberRow]':
-    found = [one for one in members
-             if host in (host_of(one.name), one.host)]
+    found = [one for one in members if one.is_on(host)]
     if members and not found:
         hosts = sorted({one.host or host_of(one.name) for one in members})
         raise exceptions.ConfigError(

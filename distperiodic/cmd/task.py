@@ -54,9 +54,7 @@ class _TasksAction(RecordedCommand):
             return configured.FINE
         result = self.change(session, which)
         if not result.matched:
-            if parsed.queue is not None:
-                # This raises an error if the queue does not exist.
-                session.client.queues(parsed.queue)
+            self._check(session)
             session.print(f'no such task can be {self.past}; nothing was '
                           'changed')
             return configured.FINE
@@ -87,13 +85,25 @@ class _TasksAction(RecordedCommand):
             return TaskFilter(ids=parsed.tasks)
         return self.selected(parsed.status, parsed.type, parsed.queue)
 
+    def _check(self, session: Session) -> None:
+        """Raise an error if a task or the queue that the user named does not
+        exist.
+        """
+        parsed = session.parsed
+        if parsed.queue is not None:
+            session.client.queues(parsed.queue)
+        for task in parsed.tasks:
+            session.client.get(task)
+
     def _preview(self, session: Session, which: TaskFilter) -> None:
         from distperiodic.operator import bulk_tasks
         if which.ids is not None:
             which = which._replace(statuses=self.possible())
+        number = bulk_tasks.number(session.store, which)
+        if not number:
+            self._check(session)
         bulk.preview(
-            session, self.verb, 'task',
-            bulk_tasks.number(session.store, which), (
+            session, self.verb, 'task', number, (
                 f'{task.id} {task.type}: {task.status.replace("_", " ")}'
                 + (f': {configured.one_line(task.message)}'
                    if task.message else '')

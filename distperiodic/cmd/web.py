@@ -42,7 +42,7 @@ class Web(Configured):
                 print('note: a browser that opens this address can act as you',
                       file=self.app.stderr, flush=True)
             elif settings.web_actions:
-                print('note: nobody can act on this page: '
+                print('note: actions on this page are not possible: '
                       + ('for actions, listen at an address of this host'
                          if of_user else 'no log-in stands before it, so set '
                          'web_identity = local'),

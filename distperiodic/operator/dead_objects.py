@@ -124,8 +124,10 @@ def requeue(store: GroupStore, which: DeadFilter, actor: Actor) -> BulkResult:
                         'delisted, meanwhile' for key in keys
                         if key not in requeued))
                 given.difference_update(row.object for row in found)
-        tally.add(0, 0, (f'object {key!r} is not dead'
-                         for key in sorted(given)))
+        if tally.result.matched:
+            # The operator named these objects, so they count as selected.
+            tally.add(len(given), 0, (f'object {key!r} is not dead'
+                                      for key in sorted(given)))
     return tally.result
 
 

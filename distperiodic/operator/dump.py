@@ -53,6 +53,7 @@ _OF_REPORT = (
     'paused_jobs', 'more_runs', 'more_tasks')
 _PASSWORD = re.compile(r'(?:://|,)[^:/@,]*:([^@]*)@')
 _OPTION = re.compile(r'[?&]\w*pass\w*=([^&]*)')
+_URL = re.compile(r'[\w+.-]+://')
 # Shorter secrets are only masked in URLs: masked in all texts, they would make
 # a dump unreadable.
 _SHORTEST = 4
@@ -133,7 +134,7 @@ def _secrets_in(text: str, secret: bool) -> set[str]:
         return {text} if secret else set()
     hidden = {*_PASSWORD.findall(text), *_OPTION.findall(text)}
     # A URL that cannot be parsed may contain its password anywhere before @.
-    if secret and '://' not in text:
+    if secret and not _URL.match(text):
         hidden |= {text, text.rpartition('@')[0].rpartition(':')[2]}
     return hidden | {urllib.parse.unquote(one) for one in hidden}
 
@@ -215,7 +216,7 @@ def _shown(option: Any, value: Any) -> object:
     if isinstance(value, (list, tuple)):
         return [_shown(option, one) for one in value]
     if isinstance(value, str):
-        if option.secret and '://' not in value:
+        if option.secret and not _URL.match(value):
             return _MASK if value else value
         return redaction.redact(value)
     return value if isinstance(value, (bool, int, float, type(None))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 from typing import NamedTuple
 
+from distperiodic.core.control import host_of
 from distperiodic.core.member_facts import ProcessReport
 
 if TYPE_CHECKING:
@@ -60,6 +61,11 @@ class MemberRow(NamedTuple):
         """Empty means unknown."""
         host = self.state.get('host')
         return host if isinstance(host, str) else ''
+
+    def is_on(self, host: str) -> bool:
+        """Return whether the member has reported *host*, or is named after it.
+        """
+        return host in (self.host, host_of(self.name))
 
     @property
     def pid(self) -> int | None:

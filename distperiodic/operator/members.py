@@ -156,9 +156,10 @@ class MemberAdmin:
             marks.append(_host.c.host.in_(hosts))
         connection.execute(sa.delete(_host).where(*marks))
         if verb is Verb.DRAIN and hosts:
-            connection.execute(sa.insert(_host), [
-                {'space': self._store.namespace, 'host': host,
-                 'action': action} for host in sorted(hosts)])
+            # Another operator may drain a host at the same time.
+            self._store.dialect.insert_new(
+                connection, _host, {'host': sorted(hosts)},
+                space=self._store.namespace, action=action)
 
     def conclude(self, action: str, outcome: str) -> None:
         """Record the outcome of an action."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The actions on the processes of the group."""
 
+import abc
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -40,7 +41,7 @@ class _MemberAction(PageAction):
         :raises NotFound: there is no such member.
         """
         if 'host' in names:
-            found = [one for one in rows if one.host == names['host']]
+            found = [one for one in rows if one.is_on(names['host'])]
         elif 'member' not in names:
             raise BadFilter('give member, or host')
         else:
@@ -65,10 +66,10 @@ class _MemberAction(PageAction):
             *([f'The members: {", ".join(one.label for one in found)}.']
               if len(found) > 1 else [])], len(found))
 
+    @abc.abstractmethod
     def effect(self, rows: Sequence[MemberRow], found: Sequence[MemberRow],
                request: PageRequest) -> list[str]:
         """Return sentences about the consequences."""
-        raise NotImplementedError
 
     def act(self, sources: ActionSources, order: Order) -> None:
         names = order.names

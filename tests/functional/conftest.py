@@ -8,6 +8,7 @@ import pathlib
 import pytest
 
 from tests.functional import places
+from tests.functional.desk import Desk
 
 HERE = pathlib.Path(__file__).parent
 SECONDS = 180
@@ -36,3 +37,17 @@ def place_of_sqlite(tmp_path):
     made = places.Place(f'sqlite:///{tmp_path}/claims.sqlite', tmp_path)
     yield made
     made.store.close()
+
+
+@pytest.fixture
+def desk(place):
+    made = Desk(place)
+    yield made
+    made.client.close()
+
+
+@pytest.fixture
+def desk_of_sqlite(place_of_sqlite):
+    made = Desk(place_of_sqlite)
+    yield made
+    made.client.close()

@@ -25,25 +25,10 @@ from tests.functional import commands
 from tests.functional.commands import numbers
 from tests.functional.places import HOUR
 from tests.functional.places import SECOND
-from tests.functional.test_task_commands import Desk
 
 ME = Actor('me', 'here', 'fixed')
 #: Ids that a shell, a terminal or SQL could misread.
 HOSTILE = ["a'; DROP TABLE x", 'b\x1b[31m\nfake: line', 'größe %_\\', '%']
-
-
-@pytest.fixture
-def desk(place):
-    made = Desk(place)
-    yield made
-    made.client.close()
-
-
-@pytest.fixture
-def desk_of_sqlite(place_of_sqlite):
-    made = Desk(place_of_sqlite)
-    yield made
-    made.client.close()
 
 
 @pytest.fixture
@@ -121,6 +106,30 @@ def test_only_the_last_failure_of_a_dead_object_counts(place, store):
 
     for error, number in ('is ill', 0), ('another', 1):
         assert dead_objects.number(store, DeadFilter(error=error)) == number
+
+
+def test_an_object_that_is_named_and_is_not_dead_is_no_success(
+        place_of_sqlite):
+    place = place_of_sqlite
+    place.run('poll', place.now, 'a', 'b', dead=['a'])
+    named = 'dead', 'requeue', '--object', 'b', '--object', 'none'
+
+    for more in [], ['--dry-run']:
+        assert "none of the objects 'b', 'none' is dead" in place.refuse(
+            *named, *more)
+    told = commands.call(*named, '--object', 'a', '--config-file',
+                         place.config, cwd=place.config.parent)
+    assert (told.returncode, told.stderr) == (1, '')
+    assert told.stdout.splitlines() == [
+        'requeued 1 of 3 objects', "not requeued: object 'b' is not dead",
+        "not requeued: object 'none' is not dead"]
+
+
+def test_a_dry_run_refuses_a_task_or_a_queue_that_does_not_exist(
+        desk_of_sqlite):
+    for argv in ('cancel', 'none'), ('cancel', '--queue', 'none'):
+        assert "'none'" in desk_of_sqlite.place.refuse(
+            'task', *argv, '--dry-run')
 
 
 def test_a_hostile_id_or_error_selects_only_itself(place):

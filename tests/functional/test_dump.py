@@ -2,6 +2,7 @@
 """``distperiodic dump``: the state of a group without secrets and ids."""
 
 import json
+import os
 import stat
 import time
 
@@ -9,13 +10,12 @@ import pytest
 
 from tests.functional import commands
 from tests.functional.places import SECOND
-from tests.functional.test_task_commands import Desk
 
 #: Passwords and keys in the configuration.
 SECRETS = {
     'backend_url': 'zk-planted-1', 'transport_url': 'mq-planted-2',
     'signing_key': 'key-planted-3', 'partition': 'part planted 4',
-    'old_key': 'key-planted-5'}
+    'old_key': 'key/planted://5'}
 #: Texts that only a dump with ids may contain.
 IDS = ['object-planted', 'is ill', 'reason-planted', 'no room']
 PARAMETER = 'parameter-planted'
@@ -39,13 +39,6 @@ def dumped(place, *argv, code=1):
                          place.config, cwd=place.config.parent)
     assert (told.returncode, told.stderr) == (code, '')
     return told.stdout, json.loads(told.stdout)
-
-
-@pytest.fixture
-def desk(place):
-    made = Desk(place)
-    yield made
-    made.client.close()
 
 
 @pytest.fixture
@@ -146,3 +139,18 @@ def test_a_dump_without_any_server_is_bounded_and_private(tmp_path):
 def test_a_dump_that_cannot_be_written_is_one_line(place_of_sqlite):
     assert 'give another --output' in place_of_sqlite.refuse(
         'dump', '--output', '/nowhere/dump.json')
+
+
+@pytest.mark.parametrize('kind', ['link', 'pipe', 'directory'])
+def test_a_dump_replaces_only_a_regular_file(place_of_sqlite, kind):
+    place = place_of_sqlite
+    kept, path = place.config.parent / 'kept', place.config.parent / 'there'
+    kept.write_text('kept')
+    {'link': lambda: path.symlink_to(kept), 'pipe': lambda: os.mkfifo(path),
+     'directory': path.mkdir}[kind]()
+    before = sorted(place.config.parent.iterdir())
+
+    assert 'is no regular file' in place.refuse('dump', '--output', path)
+    assert sorted(place.config.parent.iterdir()) == before
+    assert not path.is_file() or path.is_symlink()
+    assert kept.read_text() == 'kept'

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import types
 
 import pytest
 
@@ -17,6 +16,7 @@ from distperiodic.cmd import member
 from distperiodic.cmd import selection
 from distperiodic.cmd import session
 from distperiodic.cmd import shell
+from distperiodic.operator.member_rows import MemberRow
 
 
 @pytest.mark.parametrize(('argv', 'told'), [
@@ -330,7 +330,8 @@ def test_a_host_that_uses_eventlet_through_futurist_still_can():
     assert loaded == 'fine\n'
 
 
-MEMBERS = [types.SimpleNamespace(name=name, part=part, host=host)
+MEMBERS = [MemberRow(part, name, '', 0, {'host': host}, False, None, '', '',
+                     None)
            for name, part, host in (
     ('vm:0', '', 'vm'), ('vm:0', 'default', ''), ('vm:1', 'default', ''),
     ('vm:0', 'mysql', ''), ('vm-2:0', '', ''), ('api', 'default', ''),
