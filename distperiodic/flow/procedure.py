@@ -37,42 +37,6 @@ class CallFailed(Exception):  # noqa: N818
     """A call to the store can never succeed."""
 
 
-class PendingCalls:
-    """Calls to a store of one kind, with the number of the pending ones.
-
-    A process that stops waits for the answers that may give claims to it.
-
-    :param queue: Queue to which the calls are submitted.
-    """
-
-    def __init__(self, queue: ports.CallQueue):
-        self._queue = queue
-        self._number = 0
-
-    def __bool__(self) -> bool:
-        """Return whether a call is pending.
-
-        An answer is pending until its callback has returned, because the
-        callback may submit further calls.
-        """
-        return self._number > 0
-
-    def submit(self, call: Callable[[ports.ClaimStore], Any],
-               then: Callable[[Any], None],
-               failed: Callable[[], None] = lambda: None) -> None:
-        """Submit a call; see :class:`distperiodic.ports.CallQueue`."""
-        self._number += 1
-        self._queue.submit(
-            call, functools.partial(self._ended, then),
-            functools.partial(self._ended, failed))
-
-    def _ended(self, callback: Callable[..., None], *answer: Any) -> None:
-        try:
-            callback(*answer)
-        finally:
-            self._number -= 1
-
-
 class StoreCall(NamedTuple):
     """A call for whose answer a procedure waits."""
 
@@ -82,6 +46,28 @@ class StoreCall(NamedTuple):
 
 #: A procedure, by the type of its result.
 Procedure = Generator[StoreCall, Any, _Result]
+
+
+class PendingProcedures:
+    """Number of the procedures of one kind that have not ended.
+
+    A process that stops waits for the procedures that may give claims to it.
+    """
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def __bool__(self) -> bool:
+        """Return whether a procedure has not ended."""
+        return self._number > 0
+
+    def counted(self, procedure: Procedure[_Result]) -> Procedure[_Result]:
+        """Run *procedure*, and count it until it ends."""
+        self._number += 1
+        try:
+            return (yield from procedure)
+        finally:
+            self._number -= 1
 
 
 def perform(queue: ports.CallQueue, work: Callable[[ports.ClaimStore], _Answer]

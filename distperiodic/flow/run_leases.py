@@ -50,7 +50,7 @@ from distperiodic.flow import leases
 from distperiodic.flow import log_throttle
 from distperiodic.flow import run_times
 from distperiodic.flow.procedure import CallFailed
-from distperiodic.flow.procedure import PendingCalls
+from distperiodic.flow.procedure import PendingProcedures
 from distperiodic.flow.procedure import Procedure
 from distperiodic.flow.procedure import call
 from distperiodic.flow.procedure import call_steps
@@ -234,18 +234,18 @@ class RunOutcomes:
     rejected if the handler has already ended the run in its own transaction.
     Such a run is reported as done.
 
-    :param calls: Submits the calls to the store.
+    :param store: Records the outcomes.
     :param random_: Source of the jitter of pauses before retries.
     :param throttle: Limits the rate of log lines about one job.
     :param sink: Receives the results that the store has rejected.
     """
 
-    def __init__(self, jobs: Mapping[str, Job], calls: PendingCalls, *,
+    def __init__(self, jobs: Mapping[str, Job], store: ports.CallQueue, *,
                  new_lease: Callable[[], str], random_: random.Random,
                  throttle: log_throttle.LogThrottle,
                  sink: ports.EventSink):
         self._jobs = jobs
-        self._calls = calls
+        self._store = store
         self._new_lease = new_lease
         self._random = random_
         self._throttle = throttle
@@ -289,7 +289,7 @@ class RunOutcomes:
         results = {batch.objects[i]: report.results.get(i) for i in done}
         errors = {batch.objects[i]: error for i, error in failed}
         advanced = yield from call_steps(
-            self._calls, ports.StepStore.advance, ports.EndedSteps(
+            self._store, ports.StepStore.advance, ports.EndedSteps(
                 grant.lease, results, errors, times),
             into=into, pause=functools.partial(self.pause, job),
             proceed=proceed)
@@ -316,7 +316,7 @@ class RunOutcomes:
         """
         batch = grant.batch
         counted = yield from call(
-            self._calls, ports.ClaimStore.finish, grant.lease,
+            self._store, ports.ClaimStore.finish, grant.lease,
             [batch.objects[i] for i in done], times)
         report.done = [grant.indexes[i] for i in done
                        if batch.objects[i] in counted]
@@ -400,7 +400,7 @@ class RunOutcomes:
             return counted, store.finish(
                 grant.lease, others) if others else set()
 
-        counted, done = yield from perform(self._calls, fail)
+        counted, done = yield from perform(self._store, fail)
         pairs = [(grant.indexes[i], error) for i, error in failed
                  if batch.objects[i] in counted]
         if pause is None:
@@ -479,10 +479,10 @@ class RunLeases:
         self._counting = self._closed = False
         #: Number of pending requests whose answers may start runs.
         self._beginning = 0
-        #: Requests that record the outcomes of runs, and requests that return
-        #: runs.
-        self._results = PendingCalls(store)
-        self._returns = PendingCalls(store)
+        #: Procedures that record the outcomes of runs, and procedures that
+        #: return runs.
+        self._results = PendingProcedures()
+        self._returns = PendingProcedures()
         self._store = store
         self._clock = clock
         self._lease = lease
@@ -506,7 +506,7 @@ class RunLeases:
         self._times = run_times.RunTimeBook(
             clock.now, clock.monotonic, wiring.late_after, wiring.sink)
         self._outcomes = RunOutcomes(
-            jobs, self._results, new_lease=wiring.new_lease,
+            jobs, store, new_lease=wiring.new_lease,
             random_=wiring.random, throttle=self._throttle, sink=wiring.sink)
 
     @property
@@ -923,8 +923,9 @@ class RunLeases:
             self._times.note(self._jobs[batch.job], batch.tick, batch.objects,
                              result.timings, grant.granted.due))
         for record in records:
-            start(record)
-        start(self._record(grant, last, proceed, request, result, to_entry))
+            start(self._results.counted(record))
+        start(self._results.counted(self._record(
+            grant, last, proceed, request, result, to_entry)))
 
     def _record(self, grant: Grant,
                 record: Procedure[ports.Advanced | None],
@@ -973,11 +974,11 @@ class RunLeases:
         """
         returned = [i for i in indexes if grant.take(i)]
         if returned and self._shared:
-            start(call(
-                self._returns, ports.ClaimStore.reclaim, [grant.lease],
+            start(self._returns.counted(call(
+                self._store, ports.ClaimStore.reclaim, [grant.lease],
                 [grant.batch.objects[i] for i in returned],
                 NewLease(self._new_lease(), '', seconds),
-                count_attempt=False))
+                count_attempt=False)))
         return returned
 
     def _save(self, grant: Grant) -> Procedure[None]:

@@ -18,7 +18,6 @@ import sqlalchemy as sa
 
 from distperiodic import exceptions
 from distperiodic.adapters.sql import claiming
-from distperiodic.adapters.sql import history as sql_history
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.jobs import not_over
 from distperiodic.adapters.sql.pruning import prune_steps
@@ -26,7 +25,6 @@ from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.adapters.sql.transaction import Transactions
 from distperiodic.core import wording
 from distperiodic.core.claim import OPEN
-from distperiodic.core.claim import State
 from distperiodic.core.claim_request import ClaimRequest
 from distperiodic.core.claim_request import NewLease
 from distperiodic.core.pause import MOST_OBJECTS
@@ -266,14 +264,10 @@ def _trigger(store: GroupStore, job: str, number: int, tick: int,
     name = uuid.uuid4().hex
 
     def work(tx: Transaction) -> Triggered:
-        claimed, _ = claiming.take(
+        claimed = claiming.take(
             tx, number, ClaimRequest(job, tick, keys, supersede=False),
-            keys, name, settle=False)
-        if won := len(claimed.won):
-            tx.make(NewLease(name, '', 0.0), State.CLAIMED, number, tick,
-                    [one.object for one in claimed.won],
-                    counted=sql_history.increments(
-                        number, tick, '', due=won))
+            keys, NewLease(name, '', 0.0), settle=False)
+        won = len(claimed.won)
         busy = len(claimed.busy) + len(claimed.waiting)
         return Triggered(tick, won, busy, len(keys) - won - busy
                          - len(claimed.unlisted))

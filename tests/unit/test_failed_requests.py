@@ -9,6 +9,7 @@ import types
 
 import pytest
 
+from distperiodic import ports
 from distperiodic.core.control import Desired
 from distperiodic.core.control import Found
 from distperiodic.core.control import Me
@@ -17,7 +18,8 @@ from distperiodic.core.standby import Election
 from distperiodic.core.standby import ElectionRequest
 from distperiodic.flow import store_clock
 from distperiodic.flow.leases import LeaseKeeper
-from distperiodic.flow.procedure import PendingCalls
+from distperiodic.flow.procedure import PendingProcedures
+from distperiodic.flow.procedure import call
 from distperiodic.flow.procedure import start
 from distperiodic.flow.scheduler.attendance import Attendance
 from distperiodic.service.control import StoreControl
@@ -104,16 +106,13 @@ def test_a_request_that_has_failed_is_followed_by_another(component):
 
 
 def test_a_stop_does_not_wait_for_a_call_that_has_failed():
-    queue = Queue()
-    calls, failed = PendingCalls(queue), []
-    calls.submit(lambda store: None, lambda answer: None,
-                 lambda: failed.append(1))
-    assert calls
+    queue, pending = Queue(), PendingProcedures()
+    start(pending.counted(call(queue, ports.ClaimStore.now)))
+    assert pending
 
     queue.fail()
 
-    assert failed == [1]
-    assert not calls
+    assert not pending
 
 
 def test_a_worker_whose_request_has_failed_takes_part_in_the_election():

@@ -47,10 +47,8 @@ _ATTEMPTS = 20
 
 
 def take(tx: transaction.Transaction, number: int, request: ClaimRequest,
-         keys: list[str], lease: str, *, settle: bool = True,
-         won: dict[str, Claim] | None = None
-         ) -> tuple[Claimed, dict[int, list[str]]]:
-    """Claim the objects *keys* that can be claimed; do not create the lease.
+         keys: list[str], lease: NewLease, *, settle: bool = True) -> Claimed:
+    """Claim the objects *keys* that can be claimed, and count the claims.
 
     This function never waits for a row that a handler's open transaction has
     locked. It changes only claims that have ended or were not started, and no
@@ -58,30 +56,32 @@ def take(tx: transaction.Transaction, number: int, request: ClaimRequest,
 
     :param number: Number of the job.
     :param keys: The objects of *request*.
-    :param lease: Name of the lease.
+    :param lease: Lease of the claims. It is created if there are claims.
     :param settle: True sets the watermark to the tick, so that this tick and
         all earlier ticks can no longer be claimed. False is for a tick that an
         operator triggers: earlier ticks that are due stay due.
-    :param won: Claims that the caller has already moved into the lease,
-        because the last claims of these objects, if any, had ended. None means
-        that the caller has not tried to move any claims.
-    :returns: the result, and the objects of superseded claims, by tick.
+    :raises DBDuplicateEntry: the lease exists: an earlier call has already
+        acquired these claims.
     """
-    taking = _Taking(tx, number, request, lease, settle, won or {})
-    if won is None and tx.dialect.passes_locked:
-        # In the steady state, all claims of the previous tick have ended, and
-        # this statement claims all objects.
+    taking = _Taking(tx, number, request, lease, settle)
+    # In the steady state, all claims of the previous tick have ended, and one
+    # statement claims all objects.
+    if settle and tx.sql.claim_at_once is not None:
+        if taking.claim_at_once(keys):
+            return Claimed(
+                transaction.in_order(keys, taking.won), [], 0, [], [])
+    elif tx.dialect.passes_locked:
         taking.move_ended(keys)
-    won, superseded = taking.won, taking.superseded
+    won = taking.won
     rest = [key for key in keys if key not in won]
     if rest and request.schedule.text and not tx.connection.scalar(
             tx.sql.is_in_force,
             {'of_job': number, **of_schedule(request.schedule)}):
         # An earlier call whose answer was lost may have claimed some of these
         # objects.
-        return Claimed(
-            [*won.values(), *tx.standing(number, rest, lease)],
-            [], 0, [], [], outdated=True), superseded
+        return taking.counted(Claimed(
+            [*won.values(), *tx.standing(number, rest, lease.id)],
+            [], 0, [], [], outdated=True))
     rows: dict[str, Any] = {}
     for attempt in range(_ATTEMPTS):
         if not rest:
@@ -91,10 +91,10 @@ def take(tx: transaction.Transaction, number: int, request: ClaimRequest,
         # So check the time only if the lease has no claims yet, neither from
         # this call nor from an earlier call whose answer was lost.
         if not (attempt or won or any(
-                row.lease == lease for row in rows.values())):
+                row.lease == lease.id for row in rows.values())):
             refused = _out_of_time(request, _now(tx, rows))
             if refused is not None:
-                return refused, superseded
+                return refused
         rest = taking.claim(rest, rows)
     if settle:
         # No run of these objects was in progress, so they are not busy. For
@@ -102,11 +102,11 @@ def take(tx: transaction.Transaction, number: int, request: ClaimRequest,
         taking.behind += [listing.row_of(rows[key]) for key in rest]
     else:
         taking.found[Decision.BUSY] += rest
-    return Claimed([won[key] for key in keys if key in won],
-                   taking.found[Decision.BUSY],
-                   sum(map(len, superseded.values())),
-                   taking.behind, taking.found[Decision.WAIT],
-                   unlisted=tuple(taking.found[Decision.UNLISTED])), superseded
+    return taking.counted(Claimed(
+        transaction.in_order(keys, won), taking.found[Decision.BUSY],
+        sum(map(len, taking.superseded.values())),
+        taking.behind, taking.found[Decision.WAIT],
+        unlisted=tuple(taking.found[Decision.UNLISTED])))
 
 
 def _out_of_time(request: ClaimRequest, now: int) -> Claimed | None:
@@ -123,28 +123,47 @@ class _Taking:
     """The claims of one call of :func:`take`, and its parameters."""
 
     def __init__(self, tx: transaction.Transaction, number: int,
-                 request: ClaimRequest, lease: str, settle: bool,
-                 won: dict[str, Claim]):
+                 request: ClaimRequest, lease: NewLease, settle: bool):
         self._tx = tx
         self._number = number
         self._request = request
         self._lease = lease
         self._settle = settle
-        self._into = _parameters(request) | {'into': lease}
+        self._into: dict[str, Any] = {
+            'of_tick': request.tick, 'of_rule': request.rule,
+            'most': request.max_attempts, 'first': first_fence(request.tick),
+            'into': lease.id, **of_schedule(request.schedule)}
+        #: Parameters of the statements that settle the tick.
+        self._limits: dict[str, Any] = {
+            'of_due': request.claimable_from,
+            'of_end': LAST if request.until is None else request.until,
+            'least': request.min_watermark,
+            'least_since': request.min_listing} if settle else {}
         #: Claims in the lease, by object.
-        self.won = won
+        self.won: dict[str, Claim] = {}
         #: Objects of superseded claims, by tick.
         self.superseded: dict[int, list[str]] = collections.defaultdict(list)
         self.behind: list[due.Row] = []
         #: Objects by the decision about them.
         self.found: dict[Decision, list[str]] = {one: [] for one in Decision}
 
+    def claim_at_once(self, keys: list[str]) -> bool:
+        """Claim those of *keys* whose last claim, if any, has ended.
+
+        :returns: True if all of *keys* were claimed. The statement has then
+            also added them to the history, and created the lease.
+        """
+        self.won = self._tx.claim_at_once(
+            self._number, self._request.tick, keys, self._lease,
+            self._into | self._limits)
+        return len(self.won) == len(keys)
+
     def move_ended(self, keys: list[str]) -> None:
         """Claim those of *keys* whose last claim, if any, has ended."""
-        sql, settle = self._tx.sql, self._settle
+        sql = self._tx.sql
         self._tx.move(
-            sql.claim_ended if settle else sql.trigger, self._number, keys,
-            self.won, self._into | (_limits(self._request) if settle else {}))
+            sql.claim_ended if self._settle else sql.trigger, self._number,
+            keys, self.won, self._into | self._limits)
 
     def claim(self, keys: list[str], rows: dict[str, Any]) -> list[str]:
         """Claim the objects *keys* that can be claimed.
@@ -154,7 +173,7 @@ class _Taking:
             claimed: another member may have changed the rows first.
         """
         decisions = {key: decision_on(
-            self._request, rows.get(key), self._lease, self._settle)
+            self._request, rows.get(key), self._lease.id, self._settle)
             for key in keys}
         for key, decision in decisions.items():
             self.found[decision].append(key)
@@ -181,6 +200,26 @@ class _Taking:
                     key for key in some if key in self.won]
             self._tx.leave(lease, moved)
         return [key for key in (*ended, *unstarted) if key not in self.won]
+
+    def counted(self, claimed: Claimed) -> Claimed:
+        """Create the lease, and add the claims to the history.
+
+        :returns: *claimed*.
+        """
+        tx, lease, tick = self._tx, self._lease, self._request.tick
+        for old, some in sorted(self.superseded.items()):
+            history.count(tx, self._number, old, lease.holder,
+                          superseded=len(some))
+            history.record(tx, self._number, old, 'superseded',
+                           {old - 1: some}, holder=lease.holder)
+        if claimed.won:
+            tx.make(lease, State.CLAIMED, self._number, tick,
+                    [one.object for one in claimed.won],
+                    superseded=claimed.superseded,
+                    counted=history.increments(
+                        self._number, tick, lease.holder,
+                        due=len(claimed.won)))
+        return claimed
 
 
 def _by_lease(keys: list[str], rows: dict[str, Any]
@@ -226,37 +265,6 @@ def decision_on(request: ClaimRequest, row: Any, lease: str,
         passed=(row.settled >= request.tick
                 or row.rule != request.rule
                 if settle else row.tick >= request.tick))
-
-
-def at_once(tx: transaction.Transaction, number: int, request: ClaimRequest,
-            keys: list[str], lease: NewLease) -> dict[str, Claim]:
-    """Claim the objects whose last claim, if any, has ended.
-
-    If the single statement claims all of *keys*, it also counts them in the
-    history and creates the lease. For the parameters see :func:`take`.
-
-    :returns: the acquired claims, by object.
-    :raises DBDuplicateEntry: the lease exists: an earlier call has already
-        acquired these claims.
-    """
-    return tx.claim_at_once(
-        number, request.tick, keys, lease,
-        _parameters(request) | _limits(request))
-
-
-def _parameters(request: ClaimRequest) -> dict[str, Any]:
-    """Return the parameters of each statement that claims objects."""
-    return {'of_tick': request.tick, 'of_rule': request.rule,
-            'most': request.max_attempts, 'first': first_fence(request.tick),
-            **of_schedule(request.schedule)}
-
-
-def _limits(request: ClaimRequest) -> dict[str, Any]:
-    """Return the parameters of the statements that settle the tick."""
-    return {'of_due': request.claimable_from,
-            'of_end': LAST if request.until is None else request.until,
-            'least': request.min_watermark,
-            'least_since': request.min_listing}
 
 
 def _now(tx: transaction.Transaction, rows: dict[str, Any]) -> int:

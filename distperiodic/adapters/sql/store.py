@@ -251,31 +251,12 @@ class SqlClaimStore:
         keys = _usable(request.objects)
         if not keys:
             return Claimed([], [], 0, [], [])
-        number, tick = self._number(request.job), request.tick
-
-        def work(tx: Transaction) -> Claimed:
-            at_once = None
-            if self._sql.claim_at_once is not None:
-                at_once = claiming.at_once(tx, number, request, keys, lease)
-                if len(at_once) == len(keys):
-                    return Claimed(in_order(keys, at_once), [], 0, [], [])
-            claimed, superseded = claiming.take(
-                tx, number, request, keys, lease.id, won=at_once)
-            for old in sorted(superseded):
-                history.count(tx, number, old, lease.holder,
-                              superseded=len(superseded[old]))
-                history.record(tx, number, old, 'superseded',
-                               {old - 1: superseded[old]},
-                               holder=lease.holder)
-            if claimed.won:
-                tx.make(lease, State.CLAIMED, number, tick,
-                        [one.object for one in claimed.won],
-                        superseded=claimed.superseded,
-                        counted=history.increments(
-                            number, tick, lease.holder, due=len(claimed.won)))
-            return claimed
-        return self._once(work, lambda tx: claiming.repeated(
-            tx, number, request, keys, lease.id))
+        number = self._number(request.job)
+        return self._once(
+            functools.partial(claiming.take, number=number, request=request,
+                              keys=keys, lease=lease),
+            functools.partial(claiming.repeated, number=number,
+                              request=request, keys=keys, lease=lease.id))
 
     def start(self, lease: HeldLease, objects: Sequence[str], into: NewLease,
               active: Active | None = None) -> list[Claim]:

@@ -81,10 +81,11 @@ class Transaction:
     def claim_at_once(self, number: int, tick: int, keys: list[str],
                       lease: NewLease, parameters: dict[str, Any]
                       ) -> dict[str, Claim]:
-        """Execute the statement ``claim_at_once``; see
-        :func:`.claiming.at_once`.
+        """Execute the statement ``claim_at_once``.
 
         :param parameters: The request.
+        :returns: the acquired claims, by object.
+        :raises DBDuplicateEntry: as in :meth:`make`.
         """
         size = len(keys)
         rows = self.connection.execute(self.sql.claim_at_once, parameters | {

@@ -58,7 +58,7 @@ from distperiodic.flow import events
 from distperiodic.flow.counters import Counted
 from distperiodic.flow.leases import Book
 from distperiodic.flow.procedure import CallFailed
-from distperiodic.flow.procedure import PendingCalls
+from distperiodic.flow.procedure import PendingProcedures
 from distperiodic.flow.procedure import Procedure
 from distperiodic.flow.procedure import call
 from distperiodic.flow.procedure import start
@@ -178,7 +178,7 @@ class Claimer:
         self._waiting = WaitingObjects(piece)
         #: Calls to make later, each with its monotonic time in seconds.
         self._delayed: list[tuple[float, Callable[[], None]]] = []
-        self._claims = PendingCalls(store)
+        self._claims = PendingProcedures()
         self._closed = False
 
     # -- requests
@@ -389,7 +389,7 @@ class Claimer:
             return
         paused = self._paused(request)
         if not paused:
-            start(self._claim(request))
+            start(self._claims.counted(self._claim(request)))
             return
         for reason, objects in paused.items():
             some = request._replace(objects=objects)
@@ -405,7 +405,8 @@ class Claimer:
         skipped = {key for objects in paused.values() for key in objects}
         rest = [key for key in request.objects if key not in skipped]
         if rest:
-            start(self._claim(request._replace(objects=rest)))
+            start(self._claims.counted(
+                self._claim(request._replace(objects=rest))))
 
     def _paused(self, request: _TickRequest) -> dict[str, Sequence[str]]:
         """Return the objects of *request* that are paused, by the reason."""
@@ -441,7 +442,7 @@ class Claimer:
             due_at=due_at, until=until)
         try:
             answer = yield from call(
-                self._claims, ports.ClaimStore.claim, wanted, lease)
+                self._store, ports.ClaimStore.claim, wanted, lease)
         except CallFailed:
             self._counters[job.name, Counted.CLAIMS_FAILED] += len(
                 request.objects)
@@ -474,8 +475,8 @@ class Claimer:
         :param then: Called for each answer of the store.
         """
         for at in range(0, len(objects), self._piece):
-            start(self._trigger(
-                job, tick, objects[at:at + self._piece], rule, then))
+            start(self._claims.counted(self._trigger(
+                job, tick, objects[at:at + self._piece], rule, then)))
 
     def _trigger(self, job: Job, tick: Instant, objects: Sequence[str],
                  rule: str, then: Callable[[TriggerCounts], None]
@@ -485,7 +486,7 @@ class Claimer:
             job.name, tick, objects, supersede=False, rule=rule,
             schedule=KnownSchedule(job.schedule_text(), None))
         answer = yield from call(
-            self._claims, ports.ClaimStore.claim, wanted, lease)
+            self._store, ports.ClaimStore.claim, wanted, lease)
         # The dispatcher changes the list of the claims.
         then(TriggerCounts(
             len(answer.won), len(answer.busy) + len(answer.waiting)))

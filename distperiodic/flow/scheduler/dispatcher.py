@@ -44,7 +44,6 @@ from distperiodic.flow import events
 from distperiodic.flow import leases
 from distperiodic.flow import log_throttle
 from distperiodic.flow.counters import Counted
-from distperiodic.flow.procedure import start
 from distperiodic.flow.scheduler import batcher
 from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler import recovery
@@ -528,8 +527,7 @@ class Dispatcher:
         for queue in [self._queues[name] for name in jobs]:
             if queue.waiting and queue.job.scope is not Scope.MEMBER:
                 for group in self._in_flight.clear(queue):
-                    start(self._recoveries[queue.job.name].abandon(
-                        queue.job, group))
+                    self._recoveries[queue.job.name].abandon(queue.job, group)
 
     def set_drained(self, drained: bool) -> None:
         """Stop or resume the take-over of claims in a store that members

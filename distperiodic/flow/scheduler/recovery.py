@@ -41,7 +41,7 @@ from distperiodic.flow import events
 from distperiodic.flow.counters import Counted
 from distperiodic.flow.leases import Book
 from distperiodic.flow.leases import LeaseKeeper
-from distperiodic.flow.procedure import PendingCalls
+from distperiodic.flow.procedure import PendingProcedures
 from distperiodic.flow.procedure import Procedure
 from distperiodic.flow.procedure import call
 from distperiodic.flow.procedure import perform
@@ -133,12 +133,12 @@ class Recovery:
         #: seconds.
         self._next_search = self._swept
         self._pending = False
-        #: Requests that reclaim, release or end claims.
-        self._calls = PendingCalls(store)
+        #: Procedures that reclaim, release or end claims.
+        self._changes = PendingProcedures()
         self._counters = wiring.counters
         self._sink = wiring.sink
         self.releases = Releases(
-            inflight, book, self._calls, self._counters)
+            inflight, book, self._changes, self._counters)
         self._callbacks = Callbacks()
         self._taken = _TakenClaims()
         #: Holders that are gone, each with the monotonic time in seconds at
@@ -149,7 +149,7 @@ class Recovery:
     @property
     def settled(self) -> bool:
         """True if no request is pending that acquires or releases claims."""
-        return not (self._pending or self._calls)
+        return not (self._pending or self._changes)
 
     def holder_gone(self, holder: str) -> None:
         """Record that *holder* left its group.
@@ -314,14 +314,15 @@ class Recovery:
             The attempts of these runs then count.
         """
         if claims:
-            start(self._reclaim(sent, claims, reason, count_attempt))
+            start(self._changes.counted(
+                self._reclaim(sent, claims, reason, count_attempt)))
 
     def _reclaim(self, sent: in_flight.SentBatch, claims: list[Claim],
                  reason: str, count_attempt: bool) -> Procedure[None]:
         job, batch = sent.queue.job, sent.batch
         into = self._new_lease()
         reclaimed = yield from call(
-            self._calls, ports.ClaimStore.reclaim, self._leases_of(job, batch),
+            self._store, ports.ClaimStore.reclaim, self._leases_of(job, batch),
             [c.object for c in claims], into, count_attempt=count_attempt)
         self._in_flight.lost(job, len(claims) - len(reclaimed))
         if reclaimed and self._sink.open:
@@ -351,7 +352,8 @@ class Recovery:
         most = job.most_attempts
         over = [c for c in claims if c.attempt > most]
         if over:
-            start(self._give_up(job, lease, over, reason))
+            start(self._changes.counted(
+                self._give_up(job, lease, over, reason)))
             claims = [c for c in claims if c.attempt <= most]
         if was is State.RUNNING:
             self._counters[job.name, Counted.REPEATED] += sum(
@@ -381,7 +383,7 @@ class Recovery:
             reason += _ONE_TRY
         keys = [c.object for c in claims]
         dead = yield from call(
-            self._calls, ports.ClaimStore.discard,
+            self._store, ports.ClaimStore.discard,
             lease.of(job.name, claims[0].tick), keys, State.DEAD, reason)
         self._counters[job.name, Counted.DEAD] += dead
         if dead and self._sink.open:
@@ -395,14 +397,17 @@ class Recovery:
             claims[0].attempt - 1, reason)
         self._put(events.Released(job, keys))
 
-    def abandon(self, job: Job,
-                group: in_flight.ClaimGroup) -> Procedure[None]:
+    def abandon(self, job: Job, group: in_flight.ClaimGroup) -> None:
         """Give up waiting claims, whose objects other members may have owned
         meanwhile.
         """
+        start(self._changes.counted(self._abandon(job, group)))
+
+    def _abandon(self, job: Job,
+                 group: in_flight.ClaimGroup) -> Procedure[None]:
         claims = group.claims
         number = yield from call(
-            self._calls, ports.ClaimStore.discard,
+            self._store, ports.ClaimStore.discard,
             group.lease.of(job.name, claims[0].tick),
             [c.object for c in claims], State.CANCELLED)
         self._counters[job.name, Counted.LEFT_TO_OTHERS] += number

@@ -16,7 +16,7 @@ from distperiodic.core.job import Job
 from distperiodic.flow.counters import Counted
 from distperiodic.flow.counters import Counters
 from distperiodic.flow.leases import Book
-from distperiodic.flow.procedure import PendingCalls
+from distperiodic.flow.procedure import PendingProcedures
 from distperiodic.flow.procedure import Procedure
 from distperiodic.flow.procedure import call
 from distperiodic.flow.procedure import start
@@ -27,14 +27,14 @@ class Releases:
     """Releases of the claims of one book.
 
     :param book: The jobs, and the store of their claims.
-    :param calls: Submits the releases to the store.
+    :param pending: Counts the releases that have not ended.
     """
 
     def __init__(self, inflight: in_flight.InFlight, book: Book,
-                 calls: PendingCalls, counters: Counters):
+                 pending: PendingProcedures, counters: Counters):
         self._in_flight = inflight
         self._book = book
-        self._calls = calls
+        self._pending = pending
         self._counters = counters
         #: True if all claims that were not started are released.
         self.closed = False
@@ -65,11 +65,12 @@ class Releases:
         :param claims: Number of these claims that this scheduler gives up.
         """
         self._counters[job.name, Counted.LEFT_TO_OTHERS] += claims
-        start(self._release(sorted(leases), claims))
+        start(self._pending.counted(self._release(sorted(leases), claims)))
 
     def _release(self, leases: list[str], claims: int) -> Procedure[None]:
         self.claims += claims
         try:
-            yield from call(self._calls, ports.ClaimStore.release, leases)
+            yield from call(
+                self._book.store, ports.ClaimStore.release, leases)
         finally:
             self.claims -= claims
