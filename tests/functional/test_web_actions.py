@@ -72,6 +72,16 @@ class Site:
         button.click()
         return wait_until(lambda: self.find('.notice'))[0].text
 
+    def submit(self, *argv):
+        """Submit a task. Return its id."""
+        told = commands.call(
+            'task', 'submit', *argv, '--config-file', self.config)
+        assert told.returncode == 0, told.stderr
+        return told.stdout.strip()
+
+    def status(self, task):
+        return self.twin(f'/tasks/{task}')['status']
+
     def events(self):
         """Return the actions by command: target, reason and outcome."""
         return [(one['what'], one['target'], one['why'], one['outcome'])
@@ -85,16 +95,16 @@ def site(tmp_path_factory, zookeeper, rabbitmq, postgresql):
     place = tmp_path_factory.mktemp('acting')
     config = write_config(
         place, zookeeper, rabbitmq, postgresql, web_actions='true')
+    with config.open('a') as file:
+        file.write('[partition:vm]\nmode = standby\n')
     with contextlib.ExitStack() as stack:
         start(stack, config, ['scheduler'], ['worker'],
-              ['worker', '--partition', 'vm'])
-        assert commands.call(
-            'task', 'submit', 'create_instance', '--param', 'Fail=true',
-            '--config-file', config).returncode == 0
+              *[['worker', '--partition', 'vm']] * 2)
         url, _ = stack.enter_context(page_of(config, place / 'web.log'))
         browser = stack.enter_context(chromium(
             tmp_path_factory.mktemp('chromium')))
         found = Site(url, config, browser)
+        found.submit('create_instance', '--param', 'Fail=true')
         wait_until(lambda: {
             'object-failing', 'task-stuck'} <= {
                 one['code'] for one in found.twin('/')['findings']},
@@ -198,6 +208,64 @@ def test_a_member_is_drained_and_undrained_in_the_browser(site):
     site.press('/members', f'/members/{name.replace(":", "%3A")}/undrain')
     site.confirm()
     assert drained() == {name: 'no'}
+
+
+def test_a_queue_is_halted_and_resumed_in_the_browser(site):
+    def queue():
+        [found] = [one for one in site.twin('/queues')
+                   if one['queue'] == 'racks']
+        return found['state'], found['why']
+    first = site.submit('vm.reserve', '--queue', 'racks')
+    wait_until(lambda: site.status(first) == 'succeeded', 60)
+    site.press('/queues', '/queues/racks/halt')
+    notice = site.confirm('the rack has no power')
+
+    assert 'queue halt racks: done' in notice
+    assert site.events()[0] == (
+        'queue halt', 'racks', 'the rack has no power', 'done')
+    state, why = queue()
+    assert state == 'halted' and why.endswith(': the rack has no power')
+    halted = site.submit('vm.reserve', '--queue', 'racks')
+    other = site.submit('vm.reserve')
+    wait_until(lambda: site.status(other) == 'succeeded', 60)
+    assert site.status(halted) == 'waiting'
+    site.press('/queues', '/queues/racks/resume')
+    assert 'the rack has no power' in site.browser.page_source
+    site.confirm('power is back')
+    assert site.events()[0] == (
+        'queue resume', 'racks', 'power is back', 'done')
+    assert queue()[0] == 'open'
+    wait_until(lambda: site.status(halted) == 'succeeded', 60,
+               'the queue does not continue')
+
+
+def test_a_standby_worker_is_promoted_in_the_browser(site):
+    def partition():
+        [found] = [one for one in site.twin('/partitions')
+                   if one['partition'] == 'vm']
+        return found
+    wait_until(lambda: partition()['active'] and partition()['standby'],
+               60, 'the partition has no spare worker')
+    before = partition()
+    [chosen] = {one['member'] for one in site.twin('/members')
+                if one['role'] == 'worker of vm'} - {before['active']}
+    site.press('/partitions', '/partitions/vm/promote?worker='
+               + chosen.replace(':', '%3A'))
+    title, text = (site.find(selector)[0].text for selector in ('h1', 'main'))
+    notice = site.confirm('the disk of the other one is slow')
+
+    assert chosen in title
+    assert f'{before["active"]} is active' in text
+    assert 'partition promote vm: done' in notice
+    assert site.events()[0] == (
+        'partition promote', 'vm', 'the disk of the other one is slow',
+        'done')
+    wait_until(lambda: partition()['active'] == chosen, 60,
+               f'{chosen} does not become active')
+    assert partition()['activations'] == before['activations'] + 1
+    task = site.submit('vm.reserve')
+    wait_until(lambda: site.status(task) == 'succeeded', 60,
+               f'{chosen} runs nothing')
 
 
 @pytest.mark.parametrize('width', [WIDE, NARROW])
