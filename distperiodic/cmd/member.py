@@ -17,6 +17,7 @@ from distperiodic.cmd.session import RecordedCommand
 from distperiodic.cmd.session import Session
 from distperiodic.core.control import MAX_POOL_SIZE
 from distperiodic.core.control import Verb
+from distperiodic.operator import drain_effects
 from distperiodic.operator.lists import member_list
 from distperiodic.operator.member_rows import MemberRow
 from distperiodic.operator.member_rows import role
@@ -215,19 +216,9 @@ class MemberDrain(_MemberAction):
 
     def warn(self, session: Session, members: 'Sequence[MemberRow]',
              chosen: 'Sequence[MemberRow]') -> None:
-        session_timeout = session.settings.session_timeout
-        for part in sorted({one.part for one in chosen}):
-            left = [one for one in members if one.part == part
-                    and one not in chosen and not one.drained
-                    and one.live(session_timeout)]
-            if not left:
-                what = (f'no worker of partition {part} is left'
-                        if part else 'no scheduler is left')
-                session.print(f'warning: {what} that is running and not '
-                                 'drained; '
-                              + ('none of its jobs runs' if part
-                                 else 'nothing is claimed')
-                              + ' until one is started or undrained')
+        for clause in drain_effects.left_without(
+                members, chosen, session.settings.session_timeout):
+            session.print(f'warning: {clause}')
 
 
 class MemberUndrain(_MemberAction):

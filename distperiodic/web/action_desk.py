@@ -115,7 +115,7 @@ class ActionDesk:
             plan = self._action.plan(asked, names)
         data: dict[str, Any] = {
             'verb': self._action.verb.name, 'number': plan.number,
-            'effect': ' '.join(plan.effect)}
+            'effect': ' '.join(plan.effect), 'warnings': list(plan.warnings)}
         if fields.get('dry_run'):
             rows = plan.table and plan.table.data
             return Page('', '', {}, data | {'rows': rows})

@@ -45,6 +45,8 @@ class Preview(NamedTuple):
     number: int | None = 1
     #: First rows, if there are several. None means that there is no list.
     table: PageTable | None = None
+    #: Clauses about consequences that the operator may not want.
+    warnings: Sequence[str] = ()
 
 
 @dataclasses.dataclass

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from distperiodic.core import wording
 from distperiodic.core.control import Verb
+from distperiodic.operator import drain_effects
 from distperiodic.operator import members
 from distperiodic.operator.action_sources import ActionSources
 from distperiodic.operator.member_rows import MemberRow
@@ -60,16 +61,24 @@ class _MemberAction(PageAction):
                 else f'{wording.plural(len(found), "member")} of host '
                 f'{names["host"]}')
         return Preview(f'{self.verb.label} {what}?', [
-            *self.effect(rows, found, request),
+            *self.effect(found),
             *(['This includes members that start on the host later for the '
                'first time.'] if 'host' in names else []),
             *([f'The members: {", ".join(one.label for one in found)}.']
-              if len(found) > 1 else [])], len(found))
+              if len(found) > 1 else [])], len(found), warnings=self.warnings(
+                  rows, found, request.sources.settings.session_timeout))
 
     @abc.abstractmethod
-    def effect(self, rows: Sequence[MemberRow], found: Sequence[MemberRow],
-               request: PageRequest) -> list[str]:
+    def effect(self, found: Sequence[MemberRow]) -> list[str]:
         """Return sentences about the consequences."""
+
+    def warnings(self, rows: Sequence[MemberRow], found: Sequence[MemberRow],
+                 within: float) -> list[str]:
+        """Return clauses about consequences that may not be wanted.
+
+        :param within: Maximum age of a member's report, in seconds.
+        """
+        return []
 
     def act(self, sources: ActionSources, order: Order) -> None:
         names = order.names
@@ -90,11 +99,14 @@ class DrainMembers(_MemberAction):
     verb = VERBS['member drain']
     control = Verb.DRAIN
 
-    def effect(self, rows: Sequence[MemberRow], found: Sequence[MemberRow],
-               request: PageRequest) -> list[str]:
+    def effect(self, found: Sequence[MemberRow]) -> list[str]:
         return ['A drained scheduler makes no new claims, and a drained '
                 'worker receives no new work, even after a restart. Claimed '
                 'work is finished.']
+
+    def warnings(self, rows: Sequence[MemberRow], found: Sequence[MemberRow],
+                 within: float) -> list[str]:
+        return drain_effects.left_without(rows, found, within)
 
 
 class UndrainMembers(_MemberAction):
@@ -102,7 +114,6 @@ class UndrainMembers(_MemberAction):
     verb = VERBS['member undrain']
     control = Verb.UNDRAIN
 
-    def effect(self, rows: Sequence[MemberRow], found: Sequence[MemberRow],
-               request: PageRequest) -> list[str]:
+    def effect(self, found: Sequence[MemberRow]) -> list[str]:
         return ['It is put into service again.' if len(found) == 1 else
                 'They are put into service again.']

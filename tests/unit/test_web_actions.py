@@ -674,6 +674,22 @@ def test_members_are_drained_and_undrained(group):
     assert '?host=i"' not in page
 
 
+def test_a_drain_that_leaves_no_worker_is_confirmed_with_a_warning(group):
+    for name in 'h:0', 'i:0':
+        group.add_member(name, 'vm', name[0])
+    warning = 'no worker of partition vm is left'
+
+    assert warning not in group.post('/members/h:0/drain?partition=vm').text
+    group.confirm('/members/h:0/drain?partition=vm')
+    shown = group.post('/members/drain?host=i')
+    assert warning in shown.text.partition('<form class="confirm"')[0]
+    assert warning not in group.post('/members/undrain?host=i').text
+    asked = group.post('/api/members/drain?host=i', json={'dry_run': True},
+                       headers={'X-Requested-With': 'x'})
+    assert [one[:len(warning)] for one in asked.json['warnings']] == [warning]
+    assert group.confirm('/members/drain?host=i').status_code == 303
+
+
 @pytest.mark.parametrize(('path', 'status', 'why'), [
     ('/jobs/none/trigger', 404, "no job 'none'"),
     ('/jobs/poll/trigger?object=none', 404, "object 'none'"),
@@ -722,7 +738,7 @@ def test_a_program_acts_with_one_request(group):
     assert answer.status_code == 200
     assert answer.json == {
         'verb': 'job pause', 'number': 1, 'effect': answer.json['effect'],
-        'id': group.events()[0].id, 'outcome': 'done'}
+        'warnings': [], 'id': group.events()[0].id, 'outcome': 'done'}
     assert group.paused() == {'poll': 'slow'}
 
 

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warnings before a drain: the work that no member is left to do."""
+
+import pytest
+
+from distperiodic.operator.drain_effects import left_without
+from distperiodic.operator.member_rows import MemberRow
+
+NO_SCHEDULER = ('no scheduler is left that is running and not drained; '
+                'nothing is claimed until one is started or undrained')
+NO_WORKER = ('no worker of partition vm is left that is running and not '
+             'drained; none of its jobs runs until one is started or '
+             'undrained')
+
+
+def member(name, part='', jobs=None, **more):
+    state = {} if jobs is None else {'topics': {'default': jobs}}
+    return MemberRow(part, name, f'{name}~1', 0, state, False, None, '', '',
+                     None)._replace(**more)
+
+
+@pytest.mark.parametrize('other', [
+    None, member('b', drained=True), member('b', process=''),
+    member('b', age=11_000_000), member('b', age=None),
+    member('b', part='vm')])
+def test_the_last_scheduler_is_named(other):
+    last = member('a', jobs=['ping'])
+
+    assert left_without([last, *filter(None, [other])], [last], 10.0) == [
+        NO_SCHEDULER]
+
+
+def test_a_worker_that_is_left_is_enough():
+    rows = [member('a', 'vm'), member('b', 'vm'), member('a'), member('b')]
+
+    assert left_without(rows, [rows[0], rows[2]], 10.0) == []
+
+
+def test_each_partition_without_a_worker_is_named():
+    rows = [member('a', 'db'), member('a', 'vm'), member('b', 'db'),
+            member('a')]
+
+    assert left_without(rows, rows[:2], 10.0) == [NO_WORKER]
+    assert left_without(rows, rows[1:2] + rows[3:], 10.0) == [
+        NO_SCHEDULER, NO_WORKER]
+
+
+def test_a_job_that_only_the_drained_scheduler_has_is_named():
+    rows = [member('a', jobs=['new', 'ping']), member('b', jobs=['ping']),
+            member('c', jobs=['gone'], process='')]
+
+    [clause] = left_without(rows, [rows[0], rows[2]], 10.0)
+    assert clause.startswith('no scheduler with job new is left')
+    assert left_without(rows, [rows[1]], 10.0) == []
+
+
+def test_the_jobs_of_schedulers_that_do_not_report_them_are_unknown():
+    rows = [member('a', jobs=['new']), member('b')]
+
+    assert left_without(rows, [rows[0]], 10.0) == []
