@@ -3,21 +3,26 @@
 
 An action reads and changes the rows in chunks, each in a transaction of its
 own. Rows that change between the count and the action, or between the reading
-and the change of a chunk, count as they are when the action reaches them. One
-record describes the whole action.
+and the change of a chunk, count as they are when the action reaches them. But
+an action never changes more rows than its operator has seen. One record
+describes the whole action.
 """
 
 import contextlib
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
+from typing import TypeVar
 
 from distperiodic import exceptions
 from distperiodic.core import wording
 from distperiodic.operator import auditing
 from distperiodic.operator.auditing import Actor
 from distperiodic.operator.group_reader import GroupStore
+
+_Row = TypeVar('_Row')
 
 # Maximum number of reasons in a result.
 _PROBLEMS = 10
@@ -46,10 +51,18 @@ class BulkTally:
     """Counts of an action in progress.
 
     :param noun: Word for one row, such as 'task'.
+    :param most: Maximum number of rows. None means any number.
     """
 
-    def __init__(self, noun: str):
+    def __init__(self, noun: str, most: int | None):
+        self._most = most
         self.result = BulkResult(0, 0, [], noun)
+
+    def within(self, rows: Sequence[_Row]) -> Sequence[_Row]:
+        """Return the first of *rows*, as many as the action may still change.
+        """
+        return rows if self._most is None else rows[
+            :self._most - self.result.matched]
 
     def add(self, matched: int, done: int,
             problems: Iterable[str] = ()) -> None:
@@ -60,21 +73,42 @@ class BulkTally:
             problems=[*before.problems, *problems][:_PROBLEMS])
 
 
+def check_shown(shown: int | None, found: int, noun: str) -> None:
+    """Check that an operator has seen the number of rows that match now.
+
+    :param shown: Number of rows that the operator has seen. None means that
+        the operator has confirmed no number.
+    :param found: Number of rows that match now.
+    :raises ConfigError: more rows match now.
+    """
+    if shown is not None and found > shown:
+        raise exceptions.ConfigError(
+            f'{wording.plural(shown, noun)} had been shown, but '
+            f'{found:,} match now, so nothing was changed; look at them, and '
+            'confirm the new number')
+
+
 @contextlib.contextmanager
 def recorded(store: GroupStore, actor: Actor, verb: str, target: str,
-             noun: str, **arguments: Any) -> Iterator[BulkTally]:
+             noun: str, *, found: int | None, shown: int | None,
+             **arguments: Any) -> Iterator[BulkTally]:
     """Record the action in the body, which counts its rows in the tally.
 
     :param noun: Word for one row, such as 'task'.
-    :param arguments: Conditions on the rows, and the number of rows that met
-        them before. Values of None are left out.
+    :param found: Number of rows that meet the conditions now. None means that
+        the operator has named the rows.
+    :param shown: See :func:`check_shown`.
+    :param arguments: Conditions on the rows. Values of None are left out.
+    :raises ConfigError: see :func:`check_shown`.
     :raises StoreUnavailable: the store did not answer. The message contains
         the number of rows that the action had changed before.
     """
-    tally = BulkTally(noun)
+    tally = BulkTally(noun, shown)
     with auditing.recorded(store, actor, verb, target, **{
-            name: value for name, value in arguments.items()
+            name: value for name, value in {
+                **arguments, 'found': found}.items()
             if value is not None}) as record:
+        check_shown(shown, found or 0, noun)
         try:
             yield tally
         except exceptions.StoreUnavailable as exc:

@@ -78,38 +78,45 @@ def first(store: GroupReader, which: TaskFilter, limit: int) -> list[Task]:
 
 
 def cancel(store: GroupStore, client: tasks.Client, which: TaskFilter,
-           actor: Actor) -> BulkResult:
+           actor: Actor, *, shown: int | None = None) -> BulkResult:
     """Cancel the tasks that *which* selects.
 
     Tasks that are submitted after the call has begun are left out.
+
+    :param shown: See :func:`.bulk.check_shown`.
+    :raises ConfigError: more tasks match than were shown.
     """
-    return _change(store, which, actor, 'task cancel',
+    return _change(store, which, actor, 'task cancel', shown,
                    lambda ids: client.cancel_many(
                        ids, actor.why, actor.name))
 
 
 def retry(store: GroupStore, client: tasks.Client, which: TaskFilter,
-          actor: Actor, back: bool | None = None) -> BulkResult:
+          actor: Actor, back: bool | None = None, *,
+          shown: int | None = None) -> BulkResult:
     """Retry the tasks that *which* selects, each once.
 
     :param back: See :meth:`distperiodic.tasks.Client.retry`.
+    :param shown: See :func:`.bulk.check_shown`.
+    :raises ConfigError: more tasks match than were shown.
     """
-    return _change(store, which, actor, 'task retry',
+    return _change(store, which, actor, 'task retry', shown,
                    lambda ids: client.retry_many(ids, back), back=back)
 
 
 def _change(store: GroupStore, which: TaskFilter, actor: Actor, verb: str,
+            shown: int | None,
             change: Callable[[Sequence[str]], ports.TaskAnswers],
             **arguments: object) -> BulkResult:
     with bulk.recorded(
-            store, actor, verb, words(which), 'task', **arguments,
+            store, actor, verb, words(which), 'task', **arguments, shown=shown,
             status=None if which.ids is not None else list(which.statuses),
             type=which.type, queue=which.queue,
             ids=None if which.ids is None else list(which.ids),
             found=None if which.ids is not None else number(store, which)
             ) as tally:
         for ids in _chunks(store, which):
-            answers = change(ids)
+            answers = change(tally.within(ids))
             problems = [wording.one_line(answer)
                         for answer in answers.values()
                         if not isinstance(answer, Status)]

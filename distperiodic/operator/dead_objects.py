@@ -96,26 +96,30 @@ def first(store: GroupReader, which: DeadFilter,
     return found
 
 
-def requeue(store: GroupStore, which: DeadFilter, actor: Actor) -> BulkResult:
+def requeue(store: GroupStore, which: DeadFilter, actor: Actor, *,
+            shown: int | None = None) -> BulkResult:
     """Requeue the dead claims that *which* selects.
 
     Each object runs again for the tick of its dead claim, from the first
     attempt. Objects that were claimed for a later tick, or that are no
     longer listed, are left out.
 
-    :raises ConfigError: the store has no such job.
+    :param shown: See :func:`.bulk.check_shown`.
+    :raises ConfigError: the store has no such job, or more objects match than
+        were shown.
     """
     names = store.names(which.job)
     given = set(which.objects or ())
     with bulk.recorded(
             store, actor, 'dead requeue', which.job or 'all jobs', 'object',
-            **_arguments(which), found=number(store, which)) as tally:
+            **_arguments(which), shown=shown,
+            found=number(store, which)) as tally:
         for job in names:
             for found in claims_in_chunks(
                     store, [_claim.c.job == job, *_dead(store, which)],
                     _AT_A_TIME):
                 by_tick: dict[int, list[str]] = {}
-                for row in found:
+                for row in tally.within(found):
                     by_tick.setdefault(row.tick, []).append(row.object)
                 for tick, keys in by_tick.items():
                     requeued = _requeue(store, job, tick, keys)

@@ -111,6 +111,7 @@ class ActionDesk:
             request.form)
         if not isinstance(fields, Mapping):
             raise NotDone('the body is no JSON object', 400)
+        number = _number(fields.get('number'))
         with answers.request(self._conf, ()) as asked:
             plan = self._action.plan(asked, names)
         data: dict[str, Any] = {
@@ -125,7 +126,7 @@ class ActionDesk:
             ).hexdigest()[:32]
         self._act(operator, id_, Order(names, {
             name: str(value) for name, value in fields.items()
-            if value is not None}, plan.number))
+            if value is not None}, number))
         with answers.request(self._conf, ()) as asked:
             event = auditing.event(asked.sources.store, id_)
         return Page('', '', {}, data | {
@@ -194,3 +195,17 @@ class ActionDesk:
                 LOG.debug('action repeated: id=%s', action)
             except exceptions.DistperiodicError as exc:
                 raise NotDone.because(exc) from exc
+
+
+def _number(given: Any) -> int | None:
+    """Return the number of rows that a program has confirmed.
+
+    :raises NotDone: it is no number.
+    """
+    if given is None:
+        return None
+    try:
+        return int(str(given))
+    except ValueError:
+        raise NotDone(f'number is {given!r:.60}; give the number of a dry '
+                      'run, or omit it', 400) from None

@@ -57,8 +57,8 @@ class Order:
     names: Mapping[str, str]
     #: Values of the fields of the action.
     fields: Mapping[str, str]
-    #: Number that the plan had when the operator confirmed it. None means
-    #: unknown.
+    #: Number of rows that the operator has seen and confirmed. None means
+    #: that the operator has confirmed no number.
     number: int | None
 
 

@@ -11,6 +11,7 @@ from distperiodic.core import wording
 from distperiodic.core.control import Verb
 from distperiodic.operator import activity
 from distperiodic.operator import admin
+from distperiodic.operator import bulk
 from distperiodic.operator import dead_objects
 from distperiodic.operator import filters
 from distperiodic.operator import members
@@ -18,6 +19,7 @@ from distperiodic.operator import queries
 from distperiodic.operator.action_sources import ActionSources
 from distperiodic.operator.auditing import ActionRecord
 from distperiodic.operator.dead_objects import DeadFilter
+from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import StoredJob
 from distperiodic.operator.lists import object_list
 from distperiodic.web.actions import FIRST
@@ -189,8 +191,7 @@ class TriggerJob(PageAction):
             check_object(request, job.name, names['object'])
             return Preview(
                 f'Run object {names["object"]} of job {job.name} now?', effect)
-        number = sum(one.objects for one in activity.listings(
-            store, job.name))
+        number = _listed(store, job.name)
         return Preview(
             f'Run {wording.plural(number, "object")} of job {job.name} now?',
             effect, number, read_part(
@@ -206,12 +207,20 @@ class TriggerJob(PageAction):
         hint = sources.hint(ignore)
         with sources.record(self.verb.name, job, **(
                 {} if key is None else {'object': key})) as record:
+            if key is None:
+                bulk.check_shown(
+                    order.number, _listed(store, job), 'object')
             result = admin.trigger(store, job, key=key)
             record.outcome = result.outcome
             if result.objects:
                 members.request_answers(
                     store, record, schedulers, tick=result.tick)
         hint(Verb.TRIGGER)
+
+
+def _listed(store: GroupReader, job: str) -> int:
+    """Return the number of objects of a job."""
+    return sum(one.objects for one in activity.listings(store, job))
 
 
 class RequeueDead(PageAction):
@@ -249,7 +258,8 @@ class RequeueDead(PageAction):
 
     def act(self, sources: ActionSources, order: Order) -> None:
         conclude(sources, order, dead_objects.requeue(
-            sources.store, _dead(order.names), sources.actor))
+            sources.store, _dead(order.names), sources.actor,
+            shown=order.number))
 
 
 def _dead(names: Mapping[str, str]) -> DeadFilter:

@@ -119,7 +119,8 @@ class CancelTasks(_TaskAction):
     def change(self, sources: ActionSources, which: TaskFilter,
                order: Order) -> BulkResult:
         return bulk_tasks.cancel(
-            sources.store, sources.client, which, sources.actor)
+            sources.store, sources.client, which, sources.actor,
+            shown=order.number)
 
 
 #: Directions of a stuck task, by their values in a form.
@@ -156,7 +157,8 @@ class RetryTasks(_TaskAction):
     def change(self, sources: ActionSources, which: TaskFilter,
                order: Order) -> BulkResult:
         return bulk_tasks.retry(sources.store, sources.client, which,
-                                sources.actor, _back(order))
+                                sources.actor, _back(order),
+                                shown=order.number)
 
 
 def _back(order: Order) -> bool | None:

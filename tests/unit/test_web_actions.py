@@ -24,6 +24,7 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.members import SqlMembers
 from distperiodic.core.control import Me
 from distperiodic.operator import auditing
+from distperiodic.operator import bulk_tasks
 from distperiodic.operator import members
 from distperiodic.operator.group_reader import GroupStore
 from distperiodic.web import server
@@ -568,6 +569,34 @@ def test_dead_objects_are_counted_before_they_are_requeued(group):
     assert '/requeue' not in page
 
 
+def test_dead_objects_that_were_not_shown_are_not_requeued(group):
+    group.run('ping', 'a', 'b', 'c', dead=['a'])
+    form = form_of(group.post('/jobs/ping/requeue').text)
+    group.run('ping', 'b', 'c', dead=['b', 'c'], ago=4)
+    answer = group.post(form['action'], data={'token': form['token']})
+
+    assert answer.status_code == 409
+    assert ('1 object had been shown, but 3 match now, so nothing was '
+            'changed') in answer.text
+    [event] = group.events()
+    assert event.outcome.startswith('not done: 1 object had been shown')
+    assert 'Requeue 3 dead objects' in group.post('/jobs/ping/requeue').text
+    group.confirm('/jobs/ping/requeue')
+    assert group.events()[0].outcome == '3 of 3 objects'
+
+
+def test_objects_that_were_not_shown_are_not_run(group):
+    form = form_of(group.post('/jobs/poll/trigger').text)
+    group.run('poll', 'c', ago=4)
+    answer = group.post(form['action'], data={'token': form['token']})
+
+    assert answer.status_code == 409
+    assert '2 objects had been shown, but 3 match now' in answer.text
+    group.confirm('/jobs/poll/trigger?object=c')
+    assert [one.outcome.partition(':')[0] for one in group.events()] == [
+        '1 object, 0 busy', 'not done']
+
+
 @pytest.fixture
 def submitted(group):
     """Return the ids of tasks that were submitted to *group*."""
@@ -624,6 +653,41 @@ def test_tasks_of_a_filter_are_counted_before_they_are_changed(
     group.confirm('/tasks/retry?status=cancelled&queue=q')
     assert status_of(group) == ['waiting'] * 3
     assert group.events()[0].outcome == '2 of 2 tasks'
+
+
+@pytest.mark.parametrize('path', [
+    '/tasks/cancel?type=vm.boot', '/tasks/retry?status=cancelled'])
+def test_tasks_that_were_not_shown_are_not_changed(group, submitted, path):
+    if 'retry' in path:
+        group.confirm(f'/tasks/{submitted[0]}/cancel')
+    form = form_of(group.post(path).text)
+    with contextlib.closing(tasks.Client(group.conf)) as client:
+        more = client.submit('vm.boot', {})
+        if 'retry' in path:
+            client.cancel(more)
+    before = status_of(group)
+    answer = group.post(form['action'], data={'token': form['token']})
+
+    assert answer.status_code == 409
+    assert 'had been shown, but' in answer.text
+    assert status_of(group) == before
+
+
+def test_tasks_that_match_after_the_count_are_not_changed(
+        group, submitted, monkeypatch):
+    form = form_of(group.post('/tasks/cancel?type=vm.boot').text)
+    counted = bulk_tasks.number
+
+    def count(store, which):
+        found = counted(store, which)
+        with contextlib.closing(tasks.Client(group.conf)) as client:
+            client.submit('vm.boot', {})
+        return found
+    monkeypatch.setattr(bulk_tasks, 'number', count)
+    answer = group.post(form['action'], data={'token': form['token']})
+
+    assert answer.status_code == 303
+    assert status_of(group).count('waiting') == 1
 
 
 def test_a_queue_is_halted_and_resumed(group):
@@ -749,6 +813,24 @@ def test_a_program_can_ask_first(group):
     assert answer.status_code == 200
     assert answer.json['number'] == 1
     assert group.events() == []
+
+
+@pytest.mark.parametrize(('number', 'status', 'why'), [
+    (1, 409, '1 object had been shown, but 2 match now'),
+    ('1', 409, '1 object had been shown, but 2 match now'),
+    (2, 200, ''), (3, 200, ''), (None, 200, ''),
+    ('many', 400, "number is 'many'")])
+def test_a_program_limits_an_action_to_the_number_of_its_dry_run(
+        group, number, status, why):
+    group.run('ping', 'a', 'b', dead=['a', 'b'])
+    answer = group.post(
+        '/api/jobs/ping/requeue', json={'number': number},
+        headers={'X-Requested-With': 'curl'})
+
+    assert answer.status_code == status
+    assert why in answer.json.get('error', '')
+    assert status != 200 or answer.json['outcome'].startswith(
+        '2 of 2 objects')
 
 
 def test_a_request_of_a_program_needs_a_header(group):
