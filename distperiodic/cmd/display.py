@@ -3,6 +3,7 @@
 
 import abc
 import argparse
+import importlib.metadata
 import os
 import shutil
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 from typing import TypeVar
 
+import stevedore
 from cliff import display
 from cliff import lister
 from cliff import show
@@ -38,6 +40,16 @@ _NARROWEST = 40
 FOR_PROGRAMS = ('json', 'yaml', 'csv')
 
 
+class _Formats(stevedore.ExtensionManager[Any]):
+    """The output formats of cliff. The base class would search all installed
+    packages for further ones, which can take longer than the command.
+    """
+
+    def list_entry_points(self) -> list[importlib.metadata.EntryPoint]:
+        found = importlib.metadata.distribution('cliff').entry_points
+        return list(found.select(group=self.namespace))
+
+
 class Display(Configured, display.DisplayCommandBase[Any]):
     """Base class of commands that show a list or a record.
 
@@ -53,6 +65,9 @@ class Display(Configured, display.DisplayCommandBase[Any]):
     for_people: Sequence[str] = ('table', 'value')
     #: Exit code of the command.
     code = configured.FINE
+
+    def _load_formatter_plugins(self) -> stevedore.ExtensionManager[Any]:
+        return _Formats(self.formatter_namespace, invoke_on_load=True)
 
     def run(self, parsed: argparse.Namespace) -> int:
         return super().run(parsed) or self.code

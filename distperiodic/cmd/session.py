@@ -133,6 +133,10 @@ class Configured(command.Command):
         # slow.
         return self._epilog or ''
 
+    def _load_hooks(self) -> None:
+        # cliff would search all installed packages for hooks of the command.
+        self._hooks = []
+
 
 class RecordedCommand(Configured):
     """Base class of commands that change something, and record it."""

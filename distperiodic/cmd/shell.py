@@ -28,9 +28,9 @@ from cliff import commandmanager
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
+from distperiodic.cmd import deferred_imports
 from distperiodic.cmd import display
 from distperiodic.cmd import terminal
-from distperiodic.cmd import without_orm
 from distperiodic.core import values
 
 #: The exit code that a shell shows for a program that SIGPIPE ended.
@@ -142,7 +142,7 @@ class Shell(app.App):
     DEFAULT_VERBOSE_LEVEL = 0
 
     def __init__(self) -> None:
-        without_orm.defer_models()
+        deferred_imports.defer_imports()
         super().__init__(
             description=self.__doc__,
             version=importlib.metadata.version('distperiodic'),

@@ -3,11 +3,13 @@
 
 import copy
 import logging
+from typing import TYPE_CHECKING
 from typing import TextIO
 
-from distperiodic import ports
 from distperiodic.core import printable
-from distperiodic.flow import log_throttle
+
+if TYPE_CHECKING:
+    from distperiodic import ports
 
 # Seconds for which the same line of a library is not logged again.
 _REPEATED = 60.0
@@ -94,7 +96,9 @@ class Repeated(logging.Filter):
     :param clock: Clock for the time since the last line.
     """
 
-    def __init__(self, loggers: tuple[str, ...], clock: ports.Clock):
+    def __init__(self, loggers: tuple[str, ...], clock: 'ports.Clock'):
+        # Only services use this class, and its imports are slow.
+        from distperiodic.flow import log_throttle
         super().__init__()
         self._loggers = loggers
         self._throttle = log_throttle.LogThrottle(clock, _REPEATED)

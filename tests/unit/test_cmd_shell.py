@@ -246,8 +246,9 @@ def test_without_a_command_the_commands_are_listed(capsys):
     ['ring', 'simulate', '--objects', '10'], ['--help'],
     ['doctor', '--offline']], ids=' '.join)
 def test_a_command_that_needs_no_server_loads_nothing_slow(argv, tmp_path):
-    slow = ['eventlet', 'futurist', 'kazoo', 'kombu', 'oslo_messaging',
-            'oslo_utils.strutils', 'rich', 'sqlalchemy', 'tooz']
+    slow = ['eventlet', 'futurist', 'kazoo', 'kombu', 'netaddr.core',
+            'oslo_messaging', 'oslo_utils.strutils', 'rfc3986.api', 'rich',
+            'sqlalchemy', 'tooz']
     file = tmp_path / 'service.conf'
     file.write_text(
         '[distperiodic]\nbackend_url = zookeeper://127.0.0.1:9\n'
@@ -266,10 +267,14 @@ def test_a_command_that_needs_no_server_loads_nothing_slow(argv, tmp_path):
 
 
 @pytest.mark.parametrize('argv', [
-    ['status'], ['task', 'list'], ['why', 'ping', 'node-1']], ids=' '.join)
+    ['status'], ['job', 'list'], ['task', 'list'], ['why', 'ping', 'node-1']],
+    ids=' '.join)
 def test_a_command_that_reads_the_group_loads_no_eventlet_and_no_broker(
         argv, tmp_path):
     """The import of eventlet takes a quarter of the time of a command."""
+    unused = ['alembic', 'distperiodic.cmd.demo', 'eventlet',
+              'oslo_messaging', 'oslo_utils.strutils', 'rfc3986.api', 'rich',
+              'sqlalchemy.orm']
     file = tmp_path / 'service.conf'
     file.write_text(
         f'[distperiodic]\nbackend_url = file://{tmp_path}/group\n'
@@ -279,20 +284,48 @@ def test_a_command_that_reads_the_group_loads_no_eventlet_and_no_broker(
         [sys.executable, '-c',
          'import sys; from distperiodic.cmd import shell; '
          f'shell.main([*{argv!r}, "--config-file", {str(file)!r}]); '
-         'print("sqlalchemy" in sys.modules, [n for n in '
-         '["eventlet", "oslo_messaging", "oslo_utils.strutils", "rich", '
-         '"sqlalchemy.orm", "distperiodic.cmd.demo"] if n in sys.modules], '
+         'print("sqlalchemy" in sys.modules, '
+         f'[n for n in {unused!r} if n in sys.modules], '
          'len(sys.modules) < 800, flush=True); import eventlet'],
         capture_output=True, text=True, check=True).stdout
 
     assert loaded.splitlines()[-1] == 'True [] True'
 
 
+def test_a_list_reads_no_metadata_of_all_installed_packages(tmp_path):
+    """Without a cache, this takes as long as all the rest of a command."""
+    url = f'sqlite:///{tmp_path}/claims.sqlite'
+    file = tmp_path / 'service.conf'
+    file.write_text(f'[distperiodic]\nconnection = {url}\n')
+    schema.sync(url)
+    subprocess.run(
+        [sys.executable, '-m', 'distperiodic.cmd.shell', 'job', 'list',
+         '-f', 'json', '--config-file', str(file)], check=True,
+        env={**os.environ, 'XDG_CACHE_HOME': str(tmp_path / 'cache')})
+
+    # Stevedore keeps there what it has read.
+    assert not (tmp_path / 'cache').exists()
+
+
+def test_a_handler_of_a_service_can_use_a_deferred_library():
+    told = subprocess.run(
+        [sys.executable, '-c',
+         'import sys; from distperiodic.cmd import deferred_imports; '
+         'deferred_imports.defer_imports(); '
+         'import oslo_config.types; print("netaddr.core" in sys.modules); '
+         'import netaddr.core; from rfc3986 import uri_reference; '
+         'print(netaddr.IPAddress("::1"), uri_reference("a://b/c").path, '
+         'oslo_config.types.IPAddress()("127.0.0.1"))'],
+        capture_output=True, text=True, check=True).stdout
+
+    assert told == 'False\n::1 /c 127.0.0.1\n'
+
+
 def test_a_handler_of_a_service_finds_the_models_of_oslo_db_as_usual():
     told = subprocess.run(
         [sys.executable, '-c',
-         'import sys; from distperiodic.cmd import without_orm; '
-         'without_orm.defer_models(); '
+         'import sys; from distperiodic.cmd import deferred_imports; '
+         'deferred_imports.defer_imports(); '
          'import distperiodic.adapters.sql.engine; '
          'print("sqlalchemy.orm" in sys.modules); '
          'from oslo_db.sqlalchemy import models, utils; '
