@@ -28,6 +28,8 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Literal
+from typing import Self
+from urllib import parse
 
 HOST = '127.0.0.1'
 Mode = Literal['pass', 'delay', 'drop', 'drop_s2c', 'reset']
@@ -73,6 +75,8 @@ class Proxy:
     """
 
     def __init__(self, target: tuple[str, int], port: int = 0):
+        #: URL of the server through this proxy, after :meth:`before`.
+        self.url = ''
         self._target = target
         self._listener = socket.create_server((HOST, port))
         self._listener.setblocking(False)
@@ -100,6 +104,20 @@ class Proxy:
         self._thread = threading.Thread(
             target=self._run, name=f'proxy-{self.port}', daemon=True)
         self._thread.start()
+
+    @classmethod
+    def before(cls, url: str, port: int = 0) -> Self:
+        """Return a proxy for the server of *url*.
+
+        :param port: As for the class.
+        """
+        parts = parse.urlsplit(url)
+        assert parts.hostname and parts.port, url
+        found = cls((parts.hostname, parts.port), port)
+        login, at, _ = parts.netloc.rpartition('@')
+        found.url = parts._replace(
+            netloc=f'{login}{at}{HOST}:{found.port}').geturl()
+        return found
 
     @property
     def mode(self) -> Mode:

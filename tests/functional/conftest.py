@@ -7,6 +7,7 @@ import pathlib
 
 import pytest
 
+from tests import proxy
 from tests.functional import places
 from tests.functional.desk import Desk
 
@@ -37,6 +38,13 @@ def place_of_sqlite(tmp_path):
     made = places.Place(f'sqlite:///{tmp_path}/claims.sqlite', tmp_path)
     yield made
     made.store.close()
+
+
+@pytest.fixture
+def way(postgresql):
+    """A proxy before PostgreSQL, with the attribute ``url``."""
+    with proxy.Proxy.before(postgresql.url) as way:
+        yield way
 
 
 @pytest.fixture

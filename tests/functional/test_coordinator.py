@@ -72,8 +72,7 @@ def way(mortal):
     """Return a proxy in front of a healthy server. The test can disturb the
     connections through it.
     """
-    with proxy.Proxy((ports.HOST, mortal.port)) as way:
-        way.url = f'zookeeper://{ports.HOST}:{way.port}'
+    with proxy.Proxy.before(mortal.url) as way:
         yield way
 
 

@@ -523,11 +523,11 @@ def test_a_server_that_comes_back_is_used_again(request, service):
 def test_a_server_that_goes_silent_is_waited_for_no_longer_than_that(
         request, service, bounds, mode, monkeypatch):
     monkeypatch.setattr(database, 'SILENT', 2)
-    url = sa.make_url(request.getfixturevalue(service).url)
-    schema.sync(url.render_as_string(hide_password=False))
-    with proxy.Proxy((url.host, url.port)) as way:
+    url = request.getfixturevalue(service).url
+    schema.sync(url)
+    with proxy.Proxy.before(url) as way:
         store = SqlClaimStore(
-            url.set(host=proxy.HOST, port=way.port, query=bounds)
+            sa.make_url(way.url).set(query=bounds)
             .render_as_string(hide_password=False), namespace='tests')
         job = uuid.uuid4().hex
         assert claim(store, 'a', job=job).won

@@ -10,7 +10,6 @@ import time
 import uuid
 
 import pytest
-import sqlalchemy as sa
 from oslo_config import cfg
 
 from distperiodic import exceptions
@@ -21,7 +20,6 @@ from distperiodic.operator import health
 from distperiodic.operator import health_facts
 from distperiodic.operator.group_reader import open_reader
 from tests import programs
-from tests import proxy
 from tests.functional.faulty import Group
 from tests.functional.faulty import client_of
 from tests.functional.faulty import member
@@ -29,13 +27,6 @@ from tests.services.behind import Behind
 
 #: Seconds of a round trip to a slow store.
 ROUND_TRIP = 0.3
-
-
-@pytest.fixture
-def way(postgresql):
-    url = sa.make_url(postgresql.url)
-    with proxy.Proxy((url.host, url.port)) as way:
-        yield way
 
 
 @pytest.fixture
@@ -48,10 +39,9 @@ def broker(rabbitmq):
 @pytest.fixture
 def group(tmp_path, zookeeper, broker, postgresql, way):
     schema.sync(postgresql.url)
-    url = sa.make_url(postgresql.url).set(port=way.port)
     made = Group(tmp_path, backend_url=zookeeper.url,
                  transport_url=broker.url,
-                 connection=url.render_as_string(hide_password=False))
+                 connection=way.url)
     try:
         yield made
     finally:
@@ -61,12 +51,11 @@ def group(tmp_path, zookeeper, broker, postgresql, way):
 def test_little_is_read_from_a_slow_store(tmp_path, postgresql, way):
     """The answer of a command must not be late because the store is slow."""
     schema.sync(postgresql.url)
-    url = sa.make_url(postgresql.url).set(port=way.port)
     conf = cfg.ConfigOpts()
     conf(['--config-file', str(programs.write_config(
         tmp_path / 'service.conf', distperiodic={
             'group': uuid.uuid4().hex,
-            'connection': url.render_as_string(hide_password=False)}))])
+            'connection': way.url}))])
     settings, clock = opts.settings(conf), local_clock.SystemClock()
     with way.being('delay', ROUND_TRIP / 2):
         began = time.monotonic()
@@ -88,9 +77,8 @@ def test_a_connection_that_is_cut_during_its_first_use_is_an_absent_store(
         tmp_path, postgresql, way):
     """SQLAlchemy examines the server first, which takes several requests."""
     schema.sync(postgresql.url)
-    url = sa.make_url(postgresql.url).set(port=way.port)
     with way.being('delay', ROUND_TRIP), contextlib.closing(open_reader(
-            url.render_as_string(hide_password=False), 'nodes', 2.0)) as store:
+            way.url, 'nodes', 2.0)) as store:
         with pytest.raises(exceptions.StoreUnavailable):
             store.now()
 

@@ -8,7 +8,6 @@ checker of the tests judges this record.
 import time
 
 import pytest
-import sqlalchemy as sa
 
 from distperiodic.adapters.sql import schema
 from tests import proxy
@@ -153,12 +152,8 @@ def test_an_answer_that_is_lost_at_commit_doubles_and_loses_nothing(
     """A repeated call recognizes, by the name of its lease, that its first
     attempt was committed. So the claim does not wait until the lease expires.
     """
-    url = sa.make_url(postgresql.url)
-    with proxy.Proxy((url.host, url.port)) as way:
-        cluster, first = started(
-            zookeeper, rabbitmq, url.set(
-                host=proxy.HOST, port=way.port).render_as_string(
-                    hide_password=False))
+    with proxy.Proxy.before(postgresql.url) as way:
+        cluster, first = started(zookeeper, rabbitmq, way.url)
 
         for _ in range(6):
             cluster.wait_complete(1, after=time.time())

@@ -25,7 +25,6 @@ from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim_request import SkipRequest
 from tests import programs
-from tests import proxy
 from tests import services
 from tests import waiting
 from tests import wall_clock
@@ -160,13 +159,6 @@ def lost_tick(url, name):
 
 
 @pytest.fixture
-def way(postgresql):
-    url = sa.make_url(postgresql.url)
-    with proxy.Proxy((url.host, url.port)) as way:
-        yield way
-
-
-@pytest.fixture
 def ring(zookeeper):
     """The coordination service, as one scheduler reaches it."""
     ring = Behind(zookeeper)
@@ -177,12 +169,11 @@ def ring(zookeeper):
 @pytest.fixture
 def group(tmp_path, zookeeper, rabbitmq, postgresql, way):
     schema.sync(postgresql.url)
-    url = sa.make_url(postgresql.url).set(port=way.port)
     made = Group(
         tmp_path, 'import os\n\nfrom distperiodic import events\n'
         'from tests import wall_clock\n' + TASKS + MORE_TASKS,
         backend_url=zookeeper.url, transport_url=rabbitmq.url,
-        connection=url.render_as_string(hide_password=False),
+        connection=way.url,
         metrics_listen=f'127.0.0.1:{free_port()}')
     try:
         yield made

@@ -5,7 +5,6 @@ import random
 import time
 
 import pytest
-import sqlalchemy as sa
 
 from distperiodic.adapters.sql import schema
 from tests import members
@@ -60,9 +59,8 @@ def test_the_runs_of_a_worker_cut_off_from_zookeeper_alone_are_not_doubled(
     """
     cluster.set(objects=8, takes=5, spacing=8)
     start_schedulers(cluster)
-    url = sa.make_url(cluster.backend_url)
-    with proxy.Proxy((url.host, url.port)) as way:
-        cluster.set(backend_url=f'zookeeper://{proxy.HOST}:{way.port}')
+    with proxy.Proxy.before(cluster.backend_url) as way:
+        cluster.set(backend_url=way.url)
         victim = cluster.start('worker')
         with cluster.observe('default') as workers:
             workers.wait_members(1)

@@ -283,9 +283,8 @@ def test_only_a_worker_that_stands_by_can_be_chosen(cluster):
 
 def test_without_zookeeper_the_active_worker_goes_on_and_no_other_takes_over(
         cluster):
-    url = sa.make_url(cluster.backend_url)
-    with proxy.Proxy((url.host, url.port)) as way:
-        cluster.set(backend_url=f'zookeeper://{proxy.HOST}:{way.port}')
+    with proxy.Proxy.before(cluster.backend_url) as way:
+        cluster.set(backend_url=way.url)
         cluster.programs.pop().kill()
         cluster.start('scheduler')
         first, _ = start(cluster, 3)
@@ -306,9 +305,8 @@ def test_a_worker_whose_heartbeat_arrives_stays_active_out_of_its_group(
     """While the heartbeats of the active worker reach the store, only an
     operator can move the partition.
     """
-    url = sa.make_url(cluster.backend_url)
-    with proxy.Proxy((url.host, url.port)) as way:
-        cluster.set(backend_url=f'zookeeper://{proxy.HOST}:{way.port}')
+    with proxy.Proxy.before(cluster.backend_url) as way:
+        cluster.set(backend_url=way.url)
         first = Worker(cluster)
         waiting.wait_until(lambda: first.active, 10)
         cluster.set(backend_url=cluster.backend_url)
@@ -330,11 +328,9 @@ def test_a_worker_that_loses_the_store_alone_stays_active(cluster):
     """Without the store the active worker starts no run, and no other worker
     takes over.
     """
-    url = sa.make_url(cluster.options['connection'])
-    with proxy.Proxy((url.host, url.port)) as way:
-        direct = cluster.options['connection']
-        cluster.set(connection=url.set(
-            host=proxy.HOST, port=way.port).render_as_string(False))
+    direct = cluster.options['connection']
+    with proxy.Proxy.before(direct) as way:
+        cluster.set(connection=way.url)
         first = Worker(cluster)
         waiting.wait_until(lambda: first.active, 10)
         cluster.set(connection=direct)
@@ -395,15 +391,9 @@ def both_ways(cluster):
     """Yield proxies to the store and to ZooKeeper. Processes that start later
     use the proxies, unless the test changes the options again.
     """
-    direct = cluster.options['connection']
-    store, zookeeper = sa.make_url(direct), sa.make_url(cluster.backend_url)
-    with (proxy.Proxy((store.host, store.port)) as to_store,
-          proxy.Proxy((zookeeper.host, zookeeper.port)) as to_zookeeper):
-        cluster.set(
-            connection=store.set(
-                host=proxy.HOST, port=to_store.port
-            ).render_as_string(False),
-            backend_url=f'zookeeper://{proxy.HOST}:{to_zookeeper.port}')
+    with (proxy.Proxy.before(cluster.options['connection']) as to_store,
+          proxy.Proxy.before(cluster.backend_url) as to_zookeeper):
+        cluster.set(connection=to_store.url, backend_url=to_zookeeper.url)
         yield to_store, to_zookeeper
 
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server behind a proxy, so that one test can lose it."""
 
-from urllib import parse
-
 from tests import proxy
 from tests.services import ports
 from tests.services import server
@@ -16,18 +14,14 @@ class Behind:
     """
 
     def __init__(self, behind: server.Server | server.ExternalServer):
-        parts = parse.urlsplit(behind.url)
-        assert parts.hostname and parts.port, behind.url
-        self._target = parts.hostname, parts.port
+        self._target = behind.url
         self._port = ports.free_port()
-        login, at, _ = parts.netloc.rpartition('@')
-        self.url = parts._replace(
-            netloc=f'{login}{at}{proxy.HOST}:{self._port}').geturl()
         self.start()
+        self.url = self._way.url
 
     def start(self) -> None:
         """Serve clients, after :meth:`kill` on the same port."""
-        self._way = proxy.Proxy(self._target, self._port)
+        self._way = proxy.Proxy.before(self._target, self._port)
 
     def kill(self) -> None:
         """End all connections, and refuse new ones."""
