@@ -16,7 +16,6 @@ procedure waits for an answer, the thread handles other events. So the state of
 the flow may have changed when the procedure continues.
 """
 
-import functools
 import operator
 from collections.abc import Callable
 from collections.abc import Generator
@@ -126,24 +125,31 @@ def start(procedure: Procedure[object]) -> None:
     If a call fails and the procedure does not handle :class:`CallFailed`, the
     procedure ends.
     """
-    _Run(procedure).resume(next, procedure)
+    _Run(procedure).answered(None)
 
 
 class _Run:
     """A procedure that was started."""
 
-    __slots__ = ('_advance', '_procedure', '_running')
+    __slots__ = ('_next', '_procedure', '_running')
 
     def __init__(self, procedure: Procedure[object]):
         self._procedure = procedure
         self._running = False
-        #: Continues the procedure. None means that it waits for an answer.
-        self._advance: Callable[[], StoreCall] | None = None
+        #: A method of the procedure that continues it, and the argument of
+        #: that method. None means that the procedure waits for an answer.
+        self._next: tuple[Callable[[Any], StoreCall], Any] | None = None
 
-    def resume(self, advance: Callable[..., StoreCall], *answer: Any) -> None:
-        """Continue the procedure with *advance*, to which *answer* is passed.
-        """
-        self._advance = functools.partial(advance, *answer)
+    def answered(self, answer: Any) -> None:
+        """Continue the procedure with an answer."""
+        self._resume(self._procedure.send, answer)
+
+    def _failed(self) -> None:
+        self._resume(self._procedure.throw, CallFailed)
+
+    def _resume(self, advance: Callable[[Any], StoreCall],
+                argument: Any) -> None:
+        self._next = advance, argument
         if self._running:
             # The queue has answered within submit(), as a store in memory
             # does. The loop below continues the procedure, because a recursion
@@ -151,15 +157,12 @@ class _Run:
             return
         self._running = True
         try:
-            while self._advance is not None:
-                advance, self._advance = self._advance, None
+            while self._next is not None:
+                (advance, argument), self._next = self._next, None
                 try:
-                    queue, work = advance()
+                    queue, work = advance(argument)
                 except (StopIteration, CallFailed):
                     return
-                queue.submit(
-                    work, functools.partial(self.resume, self._procedure.send),
-                    functools.partial(
-                        self.resume, self._procedure.throw, CallFailed))
+                queue.submit(work, self.answered, self._failed)
         finally:
             self._running = False

@@ -8,6 +8,7 @@ only the ring decides which member runs an object. The contents are lost when
 the process ends.
 """
 
+import collections
 import itertools
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -222,7 +223,7 @@ class MemoryClaimStore:
         newest = max(first, rows.floor)
         now = self.now()
         won: list[Claim] = []
-        others: dict[Decision, list[str]] = {one: [] for one in Decision}
+        others: dict[Decision, list[str]] = collections.defaultdict(list)
         superseded = known = 0
         for key in dict.fromkeys(request.objects):
             row = rows.get(key)
