@@ -174,7 +174,7 @@ def panels() -> list[dict[str, Any]]:
 def _labels(name: str, query: str) -> dict[str, Any]:
     return {
         'name': name, 'label': name, 'type': 'query', 'datasource': _SOURCE,
-        'query': query, 'definition': query, 'refresh': 2, 'sort': 1,
+        'query': query, 'refresh': 2, 'sort': 1,
         'multi': True, 'includeAll': True, 'allValue': '.*',
         'current': {'text': 'All', 'value': '$__all'}}
 
@@ -185,6 +185,7 @@ def dashboard() -> dict[str, Any]:
         'description': 'Periodic jobs and tasks of groups of distperiodic',
         'tags': ['distperiodic'], 'schemaVersion': 39, 'editable': True,
         'refresh': '30s', 'time': {'from': 'now-3h', 'to': 'now'},
+        'annotations': {'list': []},
         'templating': {'list': [
             {'name': 'datasource', 'label': 'data source',
              'type': 'datasource', 'query': 'prometheus'},

@@ -7,6 +7,9 @@ import runpy
 
 import pytest
 import yaml
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from distperiodic.core import metric_table
 from distperiodic.core.metric_table import MetricKind
@@ -36,6 +39,27 @@ def test_the_file_is_the_output_of_its_script():
 
     assert script['dashboard']() == DASHBOARD, (
         'run: python tools/dashboard.py > etc/grafana/distperiodic.json')
+
+
+def unknown(given, read, path=''):
+    """Yield the paths of the values of *given* that *read* lacks."""
+    if isinstance(given, dict) and isinstance(read, dict):
+        for name, value in given.items():
+            yield from unknown(value, read.get(name), f'{path}.{name}')
+    elif isinstance(given, list) and isinstance(read, list):
+        for number, value in enumerate(given):
+            yield from unknown(value, read[number], f'{path}[{number}]')
+    elif given != read:
+        yield path
+
+
+def test_grafana_knows_each_field_of_the_dashboard():
+    """Its models ignore a field that they do not know."""
+    plugins.register_default_plugins()
+    read = json.loads(json.dumps(
+        Dashboard.from_json(DASHBOARD), cls=JSONEncoder))
+
+    assert list(unknown(DASHBOARD, read)) == []
 
 
 @pytest.mark.parametrize('query', [
