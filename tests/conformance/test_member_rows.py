@@ -4,7 +4,10 @@ database.
 """
 
 import collections
+import contextlib
+import threading
 import uuid
+from concurrent import futures
 
 import pytest
 
@@ -99,6 +102,49 @@ def test_members_of_a_drained_host_that_join_later_are_drained(world):
     assert world.members.read(Me(world.space, '', 'h1:8')) == (
         None, [], False)
     assert not any(one.drained for one in world.admin.members())
+
+
+def test_two_operators_drain_one_host_at_the_same_time(world, database_url):
+    """Each member obeys both commands, and answers both operators."""
+    mine = [report(world, 'h1:0', part) for part in ('', 'vm')]
+    other = report(world, 'h2:0')
+    both = threading.Barrier(2)
+
+    def drain(who):
+        with contextlib.closing(
+                GroupStore(database_url, world.space)) as store:
+            desk = MemberAdmin(store, auditing.Actor(who, 'desk'))
+            chosen = [one for one in desk.members() if one.is_on('h1')]
+            both.wait(60)
+            return desk.order(Verb.DRAIN, chosen, 'host h1', ['h1'])
+    # The host is drained already in every second round.
+    for number in range(20):
+        with futures.ThreadPoolExecutor(2) as pool:
+            actions = list(pool.map(drain, ['ann', 'bob']))
+        for me in mine:
+            found = world.members.read(me)
+            assert found.desired == Desired(drained=True)
+            assert sorted(one.action for one in found.requests) == sorted(
+                actions)
+            world.members.answer(me, 'p~1', {
+                one.action: MemberOutcome(True, 'drained')
+                for one in found.requests})
+        for action in actions:
+            assert [(one.part, one.name, one.done)
+                    for one in world.admin.answers(action)] == [
+                ('', 'h1:0', True), ('vm', 'h1:0', True)]
+        assert {one.drained_by for one in world.admin.members()
+                if one.drained} <= {'ann@desk', 'bob@desk'}
+        assert world.members.read(other).desired == Desired()
+        assert world.members.read(Me(
+            world.space, '', 'h1:7')).host_drained
+        if number % 2:
+            world.admin.order(
+                Verb.UNDRAIN, world.admin.members(), 'host h1', ['h1'])
+            for me in mine:
+                world.members.answer(me, 'p~1', {
+                    one.action: MemberOutcome(True, 'undrained')
+                    for one in world.members.read(me).requests})
 
 
 def test_an_undrain_of_all_members_ends_the_drains_of_all_hosts(world):
