@@ -51,7 +51,10 @@ _OF_REPORT = (
     'kind', 'version', 'host', 'healthy', 'pools', 'in_flight', 'drained',
     'commands', 'more_commands', 'view', 'clock_ahead_s', 'topics',
     'paused_jobs', 'more_runs', 'more_tasks')
-_PASSWORD = re.compile(r'(?:://|,)[^:/@,]*:([^@]*)@')
+# A password may contain a raw "@". Then it ends before the last one of its
+# host, or before the last one of a URL that has no other host.
+_PASSWORDS = [re.compile(rf'(?:://|,)[^:/@,]*:({password})@')
+              for password in ('[^@]*', '[^,]*', '.*')]
 _OPTION = re.compile(r'[?&]\w*pass\w*=([^&]*)')
 _URL = re.compile(r'[\w+.-]+://')
 # Shorter secrets are only masked in URLs: masked in all texts, they would make
@@ -132,7 +135,8 @@ def secrets_of(conf: Any) -> set[str]:
 def _secrets_in(text: str, secret: bool) -> set[str]:
     if '@' not in text and '://' not in text:
         return {text} if secret else set()
-    hidden = {*_PASSWORD.findall(text), *_OPTION.findall(text)}
+    hidden = {one for pattern in (*_PASSWORDS, _OPTION)
+              for one in pattern.findall(text)}
     # A URL that cannot be parsed may contain its password anywhere before @.
     if secret and not _URL.match(text):
         hidden |= {text, text.rpartition('@')[0].rpartition(':')[2]}
