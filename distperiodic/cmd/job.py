@@ -163,12 +163,12 @@ class _JobsAction(_JobAction):
 
     def write(self, session: Session) -> int:
         from distperiodic.operator.members import request_answers
+        arguments = self.recorded_arguments(session)
         rows = session.members.members()
         schedulers = _schedulers(rows)
         jobs = _select(session, rows)
         records: dict[str, ActionRecord] = {}
         hint = session.prepare_hint()
-        arguments = self.recorded_arguments(session)
         for job in jobs:
             with session.recorded(job.name, **arguments) as record:
                 changed = self.change(session, job, record)

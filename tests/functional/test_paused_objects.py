@@ -91,6 +91,13 @@ def test_an_object_that_is_not_listed_is_not_paused(place):
         assert place.refuse('job', 'pause', *argv, '--why', 'x')
 
 
+def test_the_end_of_a_pause_is_checked_before_its_job(place_of_sqlite):
+    told = place_of_sqlite.refuse(
+        'job', 'pause', 'none', '--until', '2001-01-01', '--why', 'x')
+
+    assert '2001-01-01' in told and 'is not in the future' in told
+
+
 def test_a_pause_ends_by_the_clock_of_the_store(place, store):
     place.store.adopt({'poll': 'every 60000000'})
     place.run('poll', place.now, 'a', 'b')
