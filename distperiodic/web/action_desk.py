@@ -31,7 +31,9 @@ from distperiodic.web.form_tokens import Form
 from distperiodic.web.identity import Identity
 from distperiodic.web.page import Addresses
 from distperiodic.web.page import Page
+from distperiodic.web.query_filters import BadField
 from distperiodic.web.query_filters import BadFilter
+from distperiodic.web.query_filters import Incomplete
 
 LOG = logging.getLogger(__name__)
 
@@ -54,7 +56,7 @@ class ActionDesk:
     def html(self, **path: str) -> Any:
         """Answer the request of a browser."""
         page, status = answers.guarded(
-            lambda: self._confirm(path), bool(flask.request.args))
+            lambda: self._confirm(path), bool(flask.request.args), acts=True)
         if page.instead:
             return flask.redirect(page.instead, 303)
         return answers.render(page), status
@@ -62,7 +64,7 @@ class ActionDesk:
     def json(self, **path: str) -> Any:
         """Answer the request of a program."""
         page, status = answers.guarded(
-            lambda: self._obey(path), bool(flask.request.args))
+            lambda: self._obey(path), bool(flask.request.args), acts=True)
         return flask.jsonify(page.data), status
 
     def _confirm(self, path: Mapping[str, str]) -> Page:
@@ -110,7 +112,7 @@ class ActionDesk:
         fields = request.get_json(silent=True) if request.is_json else (
             request.form)
         if not isinstance(fields, Mapping):
-            raise NotDone('the body is no JSON object', 400)
+            raise BadField('the body is no JSON object')
         number = _number(fields.get('number'))
         with answers.request(self._conf, ()) as asked:
             plan = self._action.plan(asked, names)
@@ -139,6 +141,7 @@ class ActionDesk:
         :raises Forbidden: the request comes from another site, or the client
             may not carry out the action.
         :raises BadFilter: there is no such name.
+        :raises Incomplete: a name is missing.
         """
         request = flask.request
         if not self._gate.open:
@@ -167,7 +170,7 @@ class ActionDesk:
                     + ', '.join(sorted(names.keys() - {name})))
         for name in self._action.needed:
             if not names.get(name):
-                raise BadFilter(f'no {name} is named; give ?{name}=NAME')
+                raise Incomplete(f'no {name} is named; give ?{name}=NAME')
         return names, flask.g.access.check(self._action.verb, names)
 
     def _target(self, names: Mapping[str, str]) -> str:
@@ -179,11 +182,11 @@ class ActionDesk:
 
         :param action: Id of the action.
         :raises NotDone: it cannot be carried out.
+        :raises BadField: a field cannot be used.
         """
         why = one_line(order.fields.get('reason', ''))
         if self._action.reason_required and not why:
-            raise NotDone('this action needs a reason; go back and give one',
-                          400)
+            raise BadField('this action needs a reason; go back and give one')
         host = host_name() if operator.of_process else (
             flask.request.remote_addr or host_name())
         with PageActionSources(
@@ -200,12 +203,12 @@ class ActionDesk:
 def _number(given: Any) -> int | None:
     """Return the number of rows that a program has confirmed.
 
-    :raises NotDone: it is no number.
+    :raises BadField: it is no number.
     """
     if given is None:
         return None
     try:
         return int(str(given))
     except ValueError:
-        raise NotDone(f'number is {given!r:.60}; give the number of a dry '
-                      'run, or omit it', 400) from None
+        raise BadField(f'number is {given!r:.60}; give the number of a dry '
+                       'run, or omit it') from None

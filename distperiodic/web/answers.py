@@ -24,7 +24,9 @@ from distperiodic.web.page import NotFound
 from distperiodic.web.page import Page
 from distperiodic.web.page import PageRequest
 from distperiodic.web.page import PageSources
+from distperiodic.web.query_filters import BadField
 from distperiodic.web.query_filters import BadFilter
+from distperiodic.web.query_filters import Incomplete
 
 LOG = logging.getLogger(__name__)
 
@@ -33,23 +35,29 @@ _NOT_FOUND = (NotFound, exceptions.UnknownTask)
 _BAD = (BadFilter, exceptions.InvalidTask)
 
 
-class NotDone(Exception):
-    """An action failed. The text is for the user.
+_NOT_POSSIBLE = 'This action is not possible now'
 
+
+class NotDone(Exception):
+    """An action was not carried out. The text is for the user.
+
+    :param title: Title of the page.
     :param status: HTTP status.
     """
 
-    def __init__(self, why: str, status: int):
+    def __init__(self, why: str, title: str, status: int):
         super().__init__(why)
+        self.title = title
         self.status = status
 
     @classmethod
     def because(cls, error: exceptions.DistperiodicError) -> Self:
         """Return the error of an action that *error* has ended."""
-        return cls(str(error), (
-            404 if isinstance(error, exceptions.UnknownTask) else
-            409 if isinstance(error, (
-                exceptions.ConfigError, exceptions.InvalidTask)) else 503))
+        return cls(str(error), *(
+            ('Not found', 404) if isinstance(error, exceptions.UnknownTask)
+            else (_NOT_POSSIBLE, 409) if isinstance(error, (
+                exceptions.ConfigError, exceptions.InvalidTask))
+            else ('This action failed', 503)))
 
 
 def notice(request: PageRequest) -> ActionNotice | None:
@@ -78,11 +86,13 @@ def request(conf: Any, given: Sequence[tuple[str, str]]
                           flask.g.access)
 
 
-def guarded(call: Callable[[], Page], given: bool) -> tuple[Page, int]:
+def guarded(call: Callable[[], Page], given: bool,
+            acts: bool = False) -> tuple[Page, int]:
     """Return the page that *call* returns, or that of its error, and the HTTP
     status.
 
     :param given: True if the address has filters.
+    :param acts: True if the request is one for an action.
     """
     try:
         return call(), 200
@@ -90,13 +100,20 @@ def guarded(call: Callable[[], Page], given: bool) -> tuple[Page, int]:
         return sorry('Not found', exc), 404
     except _BAD as exc:
         return sorry('This filter cannot be used', exc), 400
-    except (Forbidden, BadForm) as exc:
+    except Incomplete as exc:
+        return sorry('This address is incomplete', exc), 400
+    except BadField as exc:
+        return sorry('This form cannot be used', exc), 400
+    except BadForm as exc:
+        return sorry('This form cannot be used', exc), 403
+    except Forbidden as exc:
         return sorry('This is not allowed', exc), 403
     except NotDone as exc:
-        return sorry('This action failed', exc), exc.status
+        return sorry(exc.title, exc), exc.status
     except exceptions.ConfigError as exc:
         # A filter may need what the group does not have.
-        return sorry('This cannot be shown', exc), 400 if given else 503
+        return sorry(_NOT_POSSIBLE if acts else 'This cannot be shown',
+                     exc), 400 if given else 503
     except exceptions.DistperiodicError as exc:
         return sorry('This cannot be read now', exc), 503
     except Exception:

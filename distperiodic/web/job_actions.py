@@ -34,7 +34,7 @@ from distperiodic.web.page import NotFound
 from distperiodic.web.page import PageRequest
 from distperiodic.web.page import PageTable
 from distperiodic.web.page import read_part
-from distperiodic.web.query_filters import BadFilter
+from distperiodic.web.query_filters import BadField
 from distperiodic.web.query_filters import Field
 from distperiodic.web.verbs import VERBS
 
@@ -136,8 +136,8 @@ class PauseJob(_JobAction):
             return {}
         try:
             return {'until': filters.until(text).after(sources.store.now())}
-        except argparse.ArgumentTypeError as exc:
-            raise BadFilter(f'until: {exc}') from exc
+        except (argparse.ArgumentTypeError, exceptions.ConfigError) as exc:
+            raise BadField(f'until: {exc}') from exc
 
     def change(self, sources: ActionSources, job: str,
                objects: list[str] | None, record: ActionRecord) -> None:

@@ -36,6 +36,7 @@ from distperiodic.web.page import read_list
 from distperiodic.web.page import read_part
 from distperiodic.web.page import record
 from distperiodic.web.query_filters import BadFilter
+from distperiodic.web.query_filters import Incomplete
 
 # Number of ticks in the row of ticks, of next ticks, and of rows of the lists.
 _TICKS, _NEXT, _ROWS = 60, 5, 20
@@ -264,7 +265,7 @@ def chosen_object(request: PageRequest, job: str) -> Page:
     """Return the page of the object in the query string."""
     key = request.value('object')
     if not key:
-        raise BadFilter('no object is named; give ?object=ID')
+        raise Incomplete('no object is named; give ?object=ID')
     return object_page(request, job, key)
 
 

@@ -19,7 +19,7 @@ from distperiodic.web.actions import ignore
 from distperiodic.web.page import Addresses
 from distperiodic.web.page import NotFound
 from distperiodic.web.page import PageRequest
-from distperiodic.web.query_filters import BadFilter
+from distperiodic.web.query_filters import Incomplete
 from distperiodic.web.verbs import VERBS
 
 
@@ -40,11 +40,12 @@ class _MemberAction(PageAction):
         A member has a name, and a partition if it is a worker.
 
         :raises NotFound: there is no such member.
+        :raises Incomplete: *names* selects none.
         """
         if 'host' in names:
             found = [one for one in rows if one.is_on(names['host'])]
         elif 'member' not in names:
-            raise BadFilter('give member, or host')
+            raise Incomplete('no member is named; give member, or host')
         else:
             key = names.get('partition', ''), names['member']
             found = [one for one in rows if (one.part, one.name) == key]

@@ -23,6 +23,14 @@ class BadFilter(Exception):
     """A filter in the address cannot be used. The text is for the user."""
 
 
+class Incomplete(Exception):
+    """The address lacks a name. The text is for the user."""
+
+
+class BadField(Exception):
+    """A field of a form cannot be used. The text is for the user."""
+
+
 class Field(NamedTuple):
     """A filter as a field of a form."""
 

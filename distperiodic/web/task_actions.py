@@ -21,8 +21,9 @@ from distperiodic.web.actions import conclude
 from distperiodic.web.page import Addresses
 from distperiodic.web.page import PageRequest
 from distperiodic.web.page import PageTable
-from distperiodic.web.query_filters import BadFilter
+from distperiodic.web.query_filters import BadField
 from distperiodic.web.query_filters import Field
+from distperiodic.web.query_filters import Incomplete
 from distperiodic.web.verbs import VERBS
 
 
@@ -73,7 +74,7 @@ class _TaskAction(PageAction):
     def selected(self, names: Mapping[str, str]) -> TaskFilter:
         """Return the filter of the tasks to change.
 
-        :raises BadFilter: the names select none.
+        :raises Incomplete: the names select none.
         """
 
     @abc.abstractmethod
@@ -106,8 +107,8 @@ class CancelTasks(_TaskAction):
 
     def selected(self, names: Mapping[str, str]) -> TaskFilter:
         if not names:
-            raise BadFilter('no task is named; give a task, or status, type '
-                            'or queue')
+            raise Incomplete('no task is named; give a task, or status, type '
+                             'or queue')
         return bulk_tasks.to_cancel(
             names.get('status'), names.get('type'), names.get('queue'))
 
@@ -140,7 +141,7 @@ class RetryTasks(_TaskAction):
 
     def selected(self, names: Mapping[str, str]) -> TaskFilter:
         if 'status' not in names:
-            raise BadFilter(
+            raise Incomplete(
                 'no task is named; give a task, or status = '
                 + ', '.join(bulk_tasks.RETRIABLE))
         return bulk_tasks.to_retry(
@@ -164,10 +165,10 @@ class RetryTasks(_TaskAction):
 def _back(order: Order) -> bool | None:
     """Return the direction that the operator has chosen.
 
-    :raises BadFilter: there is no such direction.
+    :raises BadField: there is no such direction.
     """
     given = order.fields.get('direction') or next(iter(_BACK))
     if given not in _BACK:
-        raise BadFilter(f'direction is {given!r}; give one of '
-                        + ', '.join(_BACK))
+        raise BadField(f'direction is {given!r}; give one of '
+                       + ', '.join(_BACK))
     return _BACK[given]

@@ -23,6 +23,7 @@ from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.members import SqlMembers
 from distperiodic.core.control import Me
+from distperiodic.operator import admin
 from distperiodic.operator import auditing
 from distperiodic.operator import bulk_tasks
 from distperiodic.operator import members
@@ -464,6 +465,42 @@ def test_a_policy_file_allows_a_user_one_action_on_one_target(
     assert group.post('/jobs/poll/pause', alice).status_code == 403
 
 
+@pytest.fixture
+def ruled(make, tmp_path):
+    """Return a function that returns a group with a rule for drains."""
+    def make_ruled(rule):
+        file = tmp_path / 'policy.yaml'
+        file.write_text(f'"distperiodic:member:drain": {rule}\n')
+        group = make(web_identity='remote_user')
+        conf = configuration(
+            group='tests', connection=group.url, web_actions=True,
+            web_identity='remote_user')
+        conf.register_opts(policy_opts._options, group='oslo_policy')
+        conf.set_override('policy_file', str(file), 'oslo_policy')
+        group.client = Client(web.application(conf))
+        for name in 'vm:0', 'vm:1', 'vm (b)':
+            group.add_member(name, '', 'vm')
+        return group
+    return make_ruled
+
+
+@pytest.mark.parametrize(('rule', 'allowed'), [
+    # The first rule is that of the page "Mount the page in a service".
+    (r"""'"vm\x3a0":%(member)s or "vm":%(host)s'""",
+     ['/members/vm:0/drain', '/members/drain?host=vm']),
+    (r"""'"vm\x20\x28b\x29":%(member)s'""", ['/members/vm (b)/drain']),
+    ("""'"vm:0":%(member)s'""", [])])
+def test_a_rule_names_a_member_with_a_colon_by_an_escape(
+        ruled, rule, allowed):
+    group = ruled(rule)
+
+    assert [path for path in (
+        '/members/vm:0/drain', '/members/vm:1/drain', '/members/vm (b)/drain',
+        '/members/drain?host=vm')
+        if group.post(path, {'REMOTE_USER': 'bob'}).status_code == 200
+    ] == allowed
+
+
 @pytest.mark.parametrize('path', [
     '/members/mine/drain?host=h', '/members/drain?host=h&partition=mine',
     '/members/drain?host=', '/tasks/x/cancel?queue=mine',
@@ -517,7 +554,7 @@ def test_an_object_is_paused_until_an_instant_and_resumed(group):
 
 @pytest.mark.parametrize(('until', 'status', 'why'), [
     ('soon', 400, "until: 'soon' cannot be used"),
-    ('2001-01-01', 409, 'is not in the future')])
+    ('2001-01-01', 400, "until: 2001-01-01 is not in the future")])
 def test_an_end_of_a_pause_that_cannot_be_used_is_one_clear_line(
         group, until, status, why):
     answer = group.post(
@@ -782,6 +819,50 @@ def test_a_target_that_cannot_be_used_is_one_clear_line(
     assert (page.status_code, twin.status_code) == (status, status)
     assert why in twin.json['error']
     assert group.events() == []
+
+
+FILTER, INCOMPLETE, FORM, IMPOSSIBLE = (
+    'This filter cannot be used', 'This address is incomplete',
+    'This form cannot be used', 'This action is not possible now')
+
+
+@pytest.mark.parametrize(('path', 'fields', 'title'), [
+    ('/jobs/poll/pause', {'reason': 'x', 'until': 'soon'}, FORM),
+    ('/jobs/poll/pause', {'reason': 'x', 'until': '2001-01-01'}, FORM),
+    ('/jobs/poll/pause', {}, FORM),
+    ('/jobs/poll/pause', {'token': 'x', 'reason': 'x'}, FORM),
+    ('/tasks/cancelled/retry', {'direction': 'up'}, FORM),
+    ('/tasks/cancelled/cancel', {}, IMPOSSIBLE),
+    ('/tasks/retry?status=running', {}, IMPOSSIBLE),
+    ('/tasks/retry?status=ill', {}, FILTER),
+    ('/jobs/poll/pause?size=3', {}, FILTER),
+    ('/members/drain?host=h&partition=vm', {}, FILTER),
+    ('/tasks/cancel', {}, INCOMPLETE),
+    ('/tasks/retry?type=x', {}, INCOMPLETE),
+    ('/members/drain', {}, INCOMPLETE), ('/jobs/pause', {}, INCOMPLETE),
+    ('/jobs/none/pause', {}, 'Not found'),
+    ('/tasks/none/cancel', {}, 'Not found')])
+def test_the_title_of_an_error_states_its_kind(
+        group, submitted, path, fields, title):
+    group.confirm(f'/tasks/{submitted[0]}/cancel')
+    path = path.replace('cancelled', submitted[0])
+    answer = group.post(path)
+    if answer.status_code == 200:
+        answer = group.post(path, data={
+            'token': form_of(answer.text)['token'], **fields})
+
+    assert re.findall('<h1>(.*?)</h1>', answer.text) == [title]
+
+
+def test_the_title_of_an_error_during_an_action_states_that_it_failed(
+        group, monkeypatch):
+    def fails(*arguments, **more):
+        raise exceptions.StoreUnavailable('the store does not answer')
+    monkeypatch.setattr(admin, 'pause', fails)
+    answer = group.confirm('/jobs/poll/pause', reason='slow')
+
+    assert answer.status_code == 503
+    assert '<h1>This action failed</h1>' in answer.text
 
 
 def test_a_reason_with_characters_that_no_database_stores_is_cleaned(group):
