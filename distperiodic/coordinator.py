@@ -23,6 +23,7 @@ from oslo_config import cfg
 
 from distperiodic import exceptions
 from distperiodic import opts
+from distperiodic.adapters.coordination.membership import Announced
 from distperiodic.adapters.coordination.membership import ToozMembership
 from distperiodic.adapters.coordination.url import check_backend_url
 from distperiodic.adapters.local.clock import SystemClock
@@ -186,7 +187,8 @@ class Coordinator:
                 self._conf, 'hash_ring_replicas_count')
         membership = ToozMembership(
             self.backend_url, identity, clock=self._clock,
-            points=points, session_timeout=self._session_timeout,
+            announced=Announced(points),
+            session_timeout=self._session_timeout,
             heartbeat_interval=self._interval or opts.value(
                 self._conf, 'coordinator_heartbeat_interval'))
         for group in self._groups:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
+from typing import NamedTuple
 
 from distperiodic import exceptions
 from distperiodic.core import schedule
@@ -17,36 +18,58 @@ from distperiodic.core.workflow import StepInput
 MAX_PROGRESS = 64 * 1024
 
 
+class RunInput(NamedTuple):
+    """Input of one attempt to run an object for a tick."""
+
+    #: Name of the job.
+    job: str
+    #: Id of the object; see :attr:`Context.object`.
+    object: str
+    tick: schedule.Instant
+    fence: int
+    #: Number of the attempt, from 1.
+    attempt: int
+    #: Instant at which the run is cancelled. None means no limit.
+    deadline: schedule.Instant | None = None
+    #: Step of a task that runs. None in a periodic job.
+    step: StepInput | None = None
+
+
 class Context:
     """First argument of every handler.
 
     Each run has its own context. A handler may use the context until the run
     ends.
+
+    :param held: Returns whether no other process can have taken over the run.
+    :param finish: Ends the run in the handler's own transaction. The arguments
+        are the id of the object, the session and the result of a command as
+        JSON. None means that there is no store.
+    :param progress: Progress that an earlier attempt saved.
     """
 
     __slots__ = ('job', 'object', 'fence', 'attempt', 'cancelled', '_step',
                  '_tick', '_deadline', '_held', '_finish', '_progress',
                  '_unsaved')
 
-    def __init__(self, job: str, object_id: str, tick: int, fence: int,
-                 attempt: int, deadline: int | None = None,
+    def __init__(self, run: RunInput, *,
                  held: Callable[[], bool] = lambda: True,
                  finish: Callable[[str, Any, str | None], None] | None = None,
-                 progress: Any = None, step: StepInput | None = None):
+                 progress: Any = None):
         #: Name of the job.
-        self.job = job
+        self.job = run.job
         #: Id of the object. In a step of a task, this is the id of the task.
         #: In any other job without objects, it is the key of the job's only
         #: claim.
-        self.object = object_id
+        self.object = run.object
         #: Fencing token. Every claim of the object has a greater token than
         #: the previous claim. So a resource that records the highest token can
         #: reject the writes of a run that another process has taken over.
-        self.fence = fence
+        self.fence = run.fence
         #: Number of this attempt, from 1. The number also counts attempts at
         #: an earlier tick, if this tick superseded that tick, or if that tick
         #: used all its attempts without success.
-        self.attempt = attempt
+        self.attempt = run.attempt
         #: True if the result of the run will be ignored, because the run has
         #: exceeded its timeout, because the process stops, or because another
         #: worker may have become the active worker of the partition. In a
@@ -56,13 +79,13 @@ class Context:
         #: step. A long-running handler should check this attribute, and return
         #: early if it is true.
         self.cancelled = False
-        self._step = step
+        self._step = run.step
         self._progress = progress
         self._unsaved: str | None = None
         self._held = held
         self._finish = finish
-        self._tick = tick
-        self._deadline = deadline
+        self._tick = run.tick
+        self._deadline = run.deadline
 
     @property
     def task(self) -> str | None:

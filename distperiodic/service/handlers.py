@@ -24,10 +24,9 @@ from distperiodic.adapters.local.tracing import TRACING
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
 from distperiodic.core.context import Context
+from distperiodic.core.context import RunInput
 from distperiodic.core.control import MemberOutcome
 from distperiodic.core.job import Job
-from distperiodic.core.refusal import Refusal
-from distperiodic.core.schedule import Instant
 from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.worker import runs
 
@@ -37,22 +36,16 @@ class Handlers:
 
     :param jobs: Job and handler by the job's name.
     :param tasks: Object that defines the handlers, by topic.
-    :param report: See :class:`.runs.Executor`.
-    :param may_start: See :class:`.runs.Executor`.
     :param grants: Returns the component that holds the granted runs. None
         means that no runs of this service are in a store.
-    :param timed: See :class:`.runs.Executor`.
     :raises ConfigError: The processes cannot build the tasks.
     """
 
     def __init__(self, jobs: Mapping[str, tuple[Job, Callable[..., Any]]],
                  tasks: Mapping[str, periodic.PeriodicTasks], *,
                  conf: cfg.ConfigOpts, settings: opts.Settings,
-                 clock: ports.Clock,
-                 report: Callable[[message.Report, str], None],
-                 may_start: Callable[[message.Batch], Refusal | None],
-                 grants: Callable[[], RunLeases | None],
-                 timed: runs.Timed | None = None):
+                 clock: ports.Clock, callbacks: runs.RunCallbacks,
+                 grants: Callable[[], RunLeases | None]):
         self._settings = settings
         self._grants = grants
         self._pools = Pools('distperiodic-run', {
@@ -64,10 +57,9 @@ class Handlers:
             {name: runs.Handled(job, forks.ends_forked(handler),
                                 isolated.get(job.topic))
              for name, (job, handler) in jobs.items()},
-            clock=clock, pool=self._pools, report=report,
-            may_start=may_start, finish=self._finisher(),
-            lease=settings.lease, slots=lambda: self._pools.size,
-            timed=timed, tracer=TRACING.tracer)
+            clock=clock, pool=self._pools, callbacks=callbacks,
+            finish=self._finisher(), lease=settings.lease,
+            slots=lambda: self._pools.size, tracer=TRACING.tracer)
 
     def _finisher(self) -> (
             Callable[[message.Batch, str, Any, str | None], None] | None):
@@ -110,25 +102,22 @@ class Handlers:
                              settings.pool_size_of(topic))
             self._processes[topic] = pool
 
-            def run(batch: message.Batch, index: int, context: Context,
-                    arguments: tuple[Any, ...], deadline: Instant | None,
-                    timeout: float | None, pool: Processes = pool
-                    ) -> str | None:
-                key, found = batch.objects[index], self._grants()
+            def isolated(batch: message.Batch, run: RunInput,
+                         context: Context, arguments: tuple[Any, ...],
+                         timeout: float | None, pool: Processes = pool
+                         ) -> str | None:
+                found = self._grants()
 
                 def until() -> float:
                     if found is None or batch.authority is not Authority.STORE:
                         return math.inf
                     return found.runs_until(batch)
                 return pool.run(Call(
-                    batch.job, key, batch.tick, batch.fences[index],
-                    batch.attempts[index], deadline,
-                    (batch.progress or {}).get(key, 'null'),
-                    batch.steps[key] if batch.steps else None,
+                    run, (batch.progress or {}).get(run.object, 'null'),
                     (found and found.lease_of(batch)) or '', until(),
                     arguments, None if TRACING.tracer is None
                     else TRACING.tracer.current()), context, timeout, until)
-            found[topic] = run
+            found[topic] = isolated
         return found
 
     def pools(self) -> dict[str, dict[str, int]]:

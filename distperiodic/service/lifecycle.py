@@ -25,6 +25,7 @@ from distperiodic import exceptions
 from distperiodic import loading
 from distperiodic import opts
 from distperiodic import periodic
+from distperiodic.adapters.coordination.membership import Announced
 from distperiodic.adapters.coordination.membership import ToozMembership
 from distperiodic.adapters.local import tracing
 from distperiodic.adapters.local.clock import SystemClock
@@ -523,12 +524,13 @@ class Lifecycle(abc.ABC):
         return f'{host_name()}:{self._slot.number}'
 
     def _membership(self, identity: str,
-                    **kind: Any) -> ToozMembership:
+                    announced: Announced) -> ToozMembership:
         return ToozMembership(
             self._settings.backend_url, identity, clock=self._clock,
+            announced=announced,
             session_timeout=self._settings.session_timeout,
             heartbeat_interval=self._settings.coordinator_heartbeat_interval,
-            changed=self._members_changed, **kind)
+            changed=self._members_changed)
 
     def _members_changed(self, group: str, joined: Collection[str],
                          left: Collection[str]) -> None:

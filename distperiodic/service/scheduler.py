@@ -21,6 +21,7 @@ from typing import Any
 
 from distperiodic import exceptions
 from distperiodic import opts
+from distperiodic.adapters.coordination.membership import Announced
 from distperiodic.adapters.coordination.membership import ToozMembership
 from distperiodic.adapters.coordination.solo import SoloMembership
 from distperiodic.adapters.local import notices
@@ -56,6 +57,7 @@ from distperiodic.flow import leases
 from distperiodic.flow.scheduler import pipeline
 from distperiodic.flow.wiring import SchedulerWiring
 from distperiodic.flow.worker.cancellations import Cancellations
+from distperiodic.flow.worker.runs import RunCallbacks
 from distperiodic.service import lease_names
 from distperiodic.service import lifecycle
 from distperiodic.service.handlers import Handlers
@@ -154,15 +156,16 @@ class SchedulerService(lifecycle.Lifecycle):
         self._solo_member: Member = membership.me
         if settings.backend_url:
             membership = self._group_member = self._membership(
-                self._member_id, points=settings.hash_ring_replicas_count,
-                jobs=JobSet.of(self._jobs.values()))
+                self._member_id, Announced(
+                    points=settings.hash_ring_replicas_count,
+                    jobs=JobSet.of(self._jobs.values())))
             membership.join(settings.group, self._put_view)
         self._local_topics = {job.topic for job, _ in local.values()}
         self._handlers = Handlers(
             local, {topic: self._tasks_of(topic)
                     for topic in self._local_topics},
             conf=self._conf, settings=settings, clock=self._clock,
-            report=self._put_report, may_start=self._may_start,
+            callbacks=RunCallbacks(self._put_report, self._may_start),
             grants=lambda: self._flow.grants_of(Authority.STORE))
         self._executor = self._handlers.executor
         self._bus: PartitionBuses | None = None

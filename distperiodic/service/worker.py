@@ -21,6 +21,7 @@ from oslo_config import cfg
 from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import periodic
+from distperiodic.adapters.coordination.membership import Announced
 from distperiodic.adapters.local.subscribers import SUBSCRIBERS
 from distperiodic.adapters.local.tracing import TRACING
 from distperiodic.adapters.messaging import drivers
@@ -92,8 +93,9 @@ class WorkerService(lifecycle.Lifecycle):
         self._tenures: dict[str, int] = {}
         # Schedulers send nothing to a worker without slots.
         self._member = self._group_member = self._membership(
-            self._member_id, slots=0 if standby else self._slots,
-            traces=TRACING.tracer is not None)
+            self._member_id, Announced(
+                slots=0 if standby else self._slots,
+                traces=TRACING.tracer is not None))
         self._member.join(self._group, self._put_view if standby else None)
         self._bus = MessagingReportBus(
             Endpoint(
@@ -143,9 +145,10 @@ class WorkerService(lifecycle.Lifecycle):
             report, may_start = self._put_report, self._may_start_granted
         self._handlers = Handlers(
             jobs, {self._topic: tasks}, conf=self._conf, settings=settings,
-            clock=self._clock, report=report, may_start=may_start,
-            grants=lambda: self._run_leases,
-            timed=None if settings.connection else self._time_reporter())
+            clock=self._clock, callbacks=runs.RunCallbacks(
+                report, may_start,
+                None if settings.connection else self._time_reporter()),
+            grants=lambda: self._run_leases)
         self._executor = self._handlers.executor
         self._cancellations = None if self._store is None else Cancellations(
             self._executor, self._store, self._clock)

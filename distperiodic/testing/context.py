@@ -7,6 +7,7 @@ from typing import Any
 from distperiodic import exceptions
 from distperiodic.core.claim import first_fence
 from distperiodic.core.context import Context
+from distperiodic.core.context import RunInput
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.workflow import DEFAULT_TIMEOUT
 from distperiodic.core.workflow import StepInput
@@ -62,8 +63,9 @@ def make_context(job: str, object_id: str | int = '', *,
                 f'job {name!r} object {key!r}: another process has taken over '
                 'the run')
     return Context(
-        name, object_name, instant,
-        first_fence(instant) if fence is None else fence, attempt,
-        None if deadline is None else instant_of('deadline', deadline),
-        held=lambda: current, finish=finish, progress=progress,
-        step=of_step)
+        RunInput(
+            name, object_name, instant,
+            first_fence(instant) if fence is None else fence, attempt,
+            None if deadline is None else instant_of('deadline', deadline),
+            of_step),
+        held=lambda: current, finish=finish, progress=progress)

@@ -35,6 +35,7 @@ from distperiodic.flow.wiring import SchedulerWiring
 from distperiodic.flow.worker.runs import Executor
 from distperiodic.flow.worker.runs import Handled
 from distperiodic.flow.worker.runs import JobQueue
+from distperiodic.flow.worker.runs import RunCallbacks
 from distperiodic.testing.clock import FrozenClock
 from distperiodic.testing.record import Record
 from distperiodic.testing.record import Run
@@ -165,8 +166,10 @@ class Member:
             {name: Handled(job, functools.partial(self._run, job.name))
              for name, job in self._jobs.items()},
             clock=clock, pool=self._pool,
-            report=lambda report, _: self._results.append(report),
-            may_start=self._may_start, finish=self._finish)
+            callbacks=RunCallbacks(
+                report=lambda report, _: self._results.append(report),
+                may_start=self._may_start),
+            finish=self._finish)
         leases = itertools.count(1)
         members = {n: j for n, j in self._jobs.items()
                    if j.scope is Scope.MEMBER}

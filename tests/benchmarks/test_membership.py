@@ -44,7 +44,8 @@ class Ours:
         self._seen = seen
         self._known = frozenset()
         self.membership = membership.ToozMembership(
-            url, name, clock=SystemClock(), points=40,
+            url, name, clock=SystemClock(),
+            announced=membership.Announced(points=40),
             session_timeout=SESSION)
         self.membership.join(group, self._viewed)
 

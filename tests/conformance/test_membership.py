@@ -16,6 +16,7 @@ import pytest
 
 from distperiodic import coordinator
 from distperiodic import exceptions
+from distperiodic.adapters.coordination.membership import Announced
 from distperiodic.adapters.coordination.membership import ToozMembership
 from distperiodic.adapters.coordination.solo import SoloMembership
 from distperiodic.adapters.coordination.term import TermLost
@@ -83,11 +84,12 @@ def spawn(url, group, closing):
 class Noted(ToozMembership):
     """A membership that records the views which it passes to callbacks."""
 
-    def __init__(self, url, group, identity, points, join=True, **options):
+    def __init__(self, url, group, identity, points, join=True, *,
+                 slots=0, jobs=None, **options):
         options = {'session_timeout': SESSION, 'heartbeat_interval': 0.2,
                    **options}
-        super().__init__(url, identity, clock=CLOCK, points=points,
-                         **options)
+        super().__init__(url, identity, clock=CLOCK,
+                         announced=Announced(points, slots, jobs), **options)
         self.group = group
         self.told = []
         (self.join if join else self.watch)(group, self.told.append)

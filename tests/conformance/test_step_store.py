@@ -35,6 +35,7 @@ from distperiodic.core.claim import precedence_of
 from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import TakeOverRequest
 from distperiodic.core.context import Context
+from distperiodic.core.context import RunInput
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.standby import Active
 from distperiodic.core.standby import PartitionWorker
@@ -846,7 +847,7 @@ def test_a_task_that_runs_forward_again_sees_the_steps_before_it(board, stuck):
 
 def failure_of(board, id_):
     [found] = board.store.steps.load([id_]).values()
-    return Context('', id_, 0, 1, 1, step=found).failure
+    return Context(RunInput('', id_, 0, 1, 1, step=found)).failure
 
 
 def test_a_rollback_gets_the_failed_command_and_its_error(board):
@@ -944,7 +945,7 @@ def test_a_store_counts_the_tasks_whose_runs_are_lost_too_often(board):
 
 def key_of(board, id_):
     [found] = board.store.steps.load([id_]).values()
-    return Context('', id_, 0, 1, 1, step=found).key
+    return Context(RunInput('', id_, 0, 1, 1, step=found)).key
 
 
 def test_a_step_that_was_rolled_back_runs_again_under_other_keys(board):

@@ -313,15 +313,16 @@ def test_doctor_finds_a_process_that_left_its_queue(
         tmp_path, zookeeper, rabbitmq):
     """The worker is in the group, but it listens on another broker or on none.
     """
+    from distperiodic.adapters.coordination.membership import Announced
     from distperiodic.adapters.coordination.membership import ToozMembership
     from distperiodic.adapters.local.clock import SystemClock
     from distperiodic.service import worker_group
     service = Service(tmp_path, zookeeper.url, rabbitmq.url)
     there = [
         ToozMembership(zookeeper.url, name, session_timeout=2,
-                       clock=SystemClock(), **kind)
-        for name, kind in (('api-1', {'points': 40}),
-                           ('worker-1', {'slots': 4}))]
+                       clock=SystemClock(), announced=announced)
+        for name, announced in (('api-1', Announced(points=40)),
+                                ('worker-1', Announced(slots=4)))]
     for membership, group in zip(there, (
             service.group, worker_group(service.group, 'default')),
             strict=True):

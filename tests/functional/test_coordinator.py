@@ -21,6 +21,7 @@ from oslo_config import cfg
 
 from distperiodic import coordinator
 from distperiodic import exceptions
+from distperiodic.adapters.coordination.membership import Announced
 from distperiodic.adapters.coordination.membership import ToozMembership
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.core import member
@@ -156,7 +157,7 @@ class Noted(ToozMembership):
     def __init__(self, url, group, identity, points=0, **options):
         options.setdefault('session_timeout', SESSION)
         super().__init__(url, identity, clock=SystemClock(),
-                         points=points, **options)
+                         announced=Announced(points), **options)
         self.group = group
         #: (monotonic seconds, view), oldest first.
         self.seen = []

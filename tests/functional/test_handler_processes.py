@@ -21,6 +21,7 @@ from distperiodic import ports
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.local.processes import Processes
 from distperiodic.core.context import Context
+from distperiodic.core.context import RunInput
 from tests.programs import is_over
 from tests.waiting import wait_until
 
@@ -206,7 +207,7 @@ def test_a_process_ends_with_the_lease_of_its_run(processes, tmp_path):
 
 
 def test_a_handler_learns_that_its_run_is_cancelled(processes, tmp_path):
-    context = Context('task:m.run', 't', 0, 1, 1, None, lambda: True)
+    context = Context(RunInput('task:m.run', 't', 0, 1, 1))
     context.cancelled = True
     run(processes, how='cancelled', context=context)
 

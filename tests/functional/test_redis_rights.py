@@ -6,6 +6,7 @@ import redis as client
 
 from distperiodic import exceptions
 from distperiodic.adapters.coordination import driver
+from distperiodic.adapters.coordination.membership import Announced
 from distperiodic.adapters.coordination.membership import ToozMembership
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.messaging import drivers
@@ -45,8 +46,8 @@ def allow(server):
 
 def joined(url, seconds):
     """Return a member of group g, once it has joined or cannot."""
-    one = ToozMembership(url, 'one', clock=SystemClock(), points=40,
-                         session_timeout=10.0)
+    one = ToozMembership(url, 'one', clock=SystemClock(),
+                         announced=Announced(points=40), session_timeout=10.0)
     one.join('g')
     one.start()
     try:

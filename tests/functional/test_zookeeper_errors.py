@@ -14,6 +14,7 @@ from tooz import coordination as tooz
 
 from distperiodic import coordinator
 from distperiodic import exceptions
+from distperiodic.adapters.coordination.membership import Announced
 from distperiodic.adapters.coordination.membership import ToozMembership
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.operator.coordination_probe import CoordinationProbe
@@ -96,7 +97,8 @@ def test_a_member_changes_its_entry_and_leaves_with_the_only_connection(
     with (services.zookeeper(its_own=True, connections=2) as server,
           CoordinationProbe(server.url, session_timeout=60.0,
                             clock=SystemClock()) as probe):
-        one = ToozMembership(server.url, 'one', clock=SystemClock(), points=40,
+        one = ToozMembership(server.url, 'one', clock=SystemClock(),
+                             announced=Announced(points=40),
                              session_timeout=60.0)
         one.join('g')
         one.start()

@@ -25,8 +25,9 @@ class Pool(runs.Executor):
                  lease_of):
         super().__init__(
             {name: runs.Handled(job, None) for name, job in jobs.items()},
-            clock=process.clock, pool=ThreadlessPool(), report=report,
-            may_start=may_start, slots=lambda: slots)
+            clock=process.clock, pool=ThreadlessPool(),
+            callbacks=runs.RunCallbacks(report, may_start),
+            slots=lambda: slots)
         self._process = process
         self._cluster = cluster
         self._lease_of = lease_of

@@ -13,6 +13,7 @@ from distperiodic.flow.worker.cancellations import EVERY
 from distperiodic.flow.worker.cancellations import Cancellations
 from distperiodic.flow.worker.runs import Executor
 from distperiodic.flow.worker.runs import Handled
+from distperiodic.flow.worker.runs import RunCallbacks
 from distperiodic.testing.clock import FrozenClock
 from tests.threadless_pool import ThreadlessPool
 
@@ -50,8 +51,9 @@ class Worker:
         self.act = lambda context: None
         self.executor = Executor(
             {JOB.name: Handled(JOB, self._handle)}, clock=self.clock,
-            pool=self.pool, report=lambda report, entry: None,
-            may_start=lambda batch: None)
+            pool=self.pool, callbacks=RunCallbacks(
+                report=lambda report, entry: None,
+                may_start=lambda batch: None))
         self.cancellations = Cancellations(
             self.executor, self.store, self.clock)
         self.rollback = rollback

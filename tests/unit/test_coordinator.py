@@ -40,11 +40,12 @@ class Told:
 
     made = None
 
-    def __init__(self, url, identity, *, points, **options):
+    def __init__(self, url, identity, *, announced, **options):
         self.made.append(self)
         self.url = url
         self.options = options
-        self.me = member.Member(identity, uuid.uuid4().hex[:16], 1, points)
+        self.me = member.Member(identity, uuid.uuid4().hex[:16], 1,
+                                announced.points)
         self.groups = {}
         self.published = []
         self.views = {}

@@ -47,8 +47,8 @@ class Member:
         self._pool = ThreadlessPool()
         self._shop = runs.Executor(
             {'poll': runs.Handled(job, self._handle)}, clock=world.clock,
-            pool=self._pool, report=self._grants.reported,
-            may_start=self._grants.may_start)
+            pool=self._pool, callbacks=runs.RunCallbacks(
+                self._grants.reported, self._grants.may_start))
         self.flow.dispatcher.schedulers_changed(
             [parse_entry(self.flow.dispatcher.entry())])
 

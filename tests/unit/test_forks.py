@@ -13,7 +13,9 @@ from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.local.forks import ends_forked
 from distperiodic.adapters.local.reader import CatalogueMethods
 from distperiodic.core.context import Context
+from distperiodic.core.context import RunInput
 from distperiodic.core.message import Batch
+from distperiodic.flow.worker.runs import RunCallbacks
 from distperiodic.service.handlers import Handlers
 from tests.configured import configuration
 from tests.waiting import wait_until
@@ -98,7 +100,7 @@ def test_a_child_ends_when_it_leaves_the_method_that_forked_it(
     try:
         if what == 'handler':
             ends_forked(forks.handler('ping'))(
-                Context('ping', 'a', 0, 1, 1), 'a')
+                Context(RunInput('ping', 'a', 0, 1, 1)), 'a')
         else:
             CatalogueMethods(forks.catalogue).read(job, 0, [])
     finally:
@@ -144,8 +146,10 @@ def test_a_child_of_a_thread_runs_nothing_else_of_its_batch(ends, tmp_path):
     handlers = Handlers(
         {'note': (job, many.handler('note'))}, {'default': many}, conf=conf,
         settings=opts.settings(conf), clock=SystemClock(),
-        report=lambda report, entry: reports.append(report),
-        may_start=lambda batch: None, grants=lambda: None)
+        callbacks=RunCallbacks(
+            report=lambda report, entry: reports.append(report),
+            may_start=lambda batch: None),
+        grants=lambda: None)
     objects = ['a', 'b', 'c']
     handlers.executor.accept(Batch(
         'b1', 'note', 0, objects, [1] * 3, [1] * 3, 'sender', 'worker', 'l'))

@@ -8,6 +8,7 @@ from distperiodic import opts
 from distperiodic import periodic_task
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.core.message import Batch
+from distperiodic.flow.worker.runs import RunCallbacks
 from distperiodic.service.handlers import Handlers
 from tests.configured import configuration
 from tests.waiting import wait_until
@@ -90,8 +91,10 @@ def test_any_error_of_a_handler_fails_one_run_alone(name):
     handlers = Handlers(
         {'ping': (odd.jobs['ping'], odd.handler('ping'))}, {'default': odd},
         conf=conf, settings=opts.settings(conf), clock=SystemClock(),
-        report=lambda report, entry: reports.append(report),
-        may_start=lambda batch: None, grants=lambda: None)
+        callbacks=RunCallbacks(
+            report=lambda report, entry: reports.append(report),
+            may_start=lambda batch: None),
+        grants=lambda: None)
     try:
         handlers.executor.accept(Batch(
             'b1', 'ping', 0, ['a', name, 'b'], [1] * 3, [1] * 3, 'sender',

@@ -14,9 +14,13 @@ from distperiodic.adapters.local import handler_process
 from distperiodic.adapters.local import process_links
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.core.context import Context
+from distperiodic.core.context import RunInput
 from tests import waiting
 
 monotonic = SystemClock().monotonic
+
+
+RUN = RunInput('task:a.run', 't1', 0, 7, 1)
 
 
 class Service:
@@ -47,14 +51,13 @@ class Service:
 
     def call(self, until=math.inf):
         self.send(process_links.Call(
-            'task:a.run', 't1', 0, 7, 1, None, 'null', None, '', until, ()))
+            RUN, 'null', '', until, ()))
         return self.link.next_run()
 
     def begin(self, until=math.inf):
         """Begin a run, and return the context of its handler."""
         run = self.call(until)
-        context = Context(
-            'task:a.run', 't1', 0, 7, 1, held=self.link.is_current)
+        context = Context(RUN, held=self.link.is_current)
         self.link.begin(run, context)
         assert self.read() == ['began']
         return context
@@ -108,7 +111,7 @@ def test_a_handler_learns_that_its_result_will_not_count(service, how):
     if how == 'before':
         run = service.call()
         service.state(cancelled=True)
-        context = Context('task:a.run', 't1', 0, 7, 1)
+        context = Context(RUN)
         service.link.begin(run, context)
         service.state(cancelled=True)
         waiting.wait_until(lambda: context.cancelled)
@@ -188,13 +191,13 @@ def test_a_run_that_begins_late_waits_for_its_service(service, monkeypatch):
     monkeypatch.setattr(handler_process, 'SILENT', 0.5)
     run = service.call(monotonic())
     service.state(until=monotonic() + 60)
-    service.link.begin(run, Context('task:a.run', 't1', 0, 7, 1))
+    service.link.begin(run, Context(RUN))
     assert service.read() == ['began']
     service.link.finish('done', None)
     assert not service.ended.is_set()
 
     run = service.call(monotonic())
-    service.link.begin(run, Context('task:a.run', 't1', 0, 7, 1))
+    service.link.begin(run, Context(RUN))
     assert service.ended.is_set()
 
 

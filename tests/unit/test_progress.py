@@ -10,6 +10,7 @@ from distperiodic import exceptions
 from distperiodic.core.claim import HeldLease
 from distperiodic.core.context import MAX_PROGRESS
 from distperiodic.core.context import Context
+from distperiodic.core.context import RunInput
 from tests.unit import world as worlds
 from tests.unit.test_run_leases import Desk
 from tests.unit.test_runs import Bench
@@ -22,7 +23,7 @@ def saved(bench):
 
 
 def context(**options):
-    return Context('poll', 'a', 0, 1, 1, **options)
+    return Context(RunInput('poll', 'a', 0, 1, 1), **options)
 
 
 @pytest.mark.parametrize('value, reason', [

@@ -35,15 +35,16 @@ class Bench:
     :param jobs: (job, handler) pairs.
     """
 
-    def __init__(self, *jobs, pool=None, **options):
+    def __init__(self, *jobs, pool=None, timed=None, **options):
         self.clock = Clock()
         self.pool = ThreadlessPool() if pool is None else pool
         self.reports = []
         self.reason = None
         self.shop = runs.Executor(
             {j.name: runs.Handled(j, handler) for j, handler in jobs},
-            clock=self.clock, pool=self.pool, report=self._take,
-            may_start=lambda batch: self.may_start(batch), **options)
+            clock=self.clock, pool=self.pool, callbacks=runs.RunCallbacks(
+                self._take, lambda batch: self.may_start(batch), timed),
+            **options)
         self.numbers = iter(range(1, 10 ** 6))
 
     def may_start(self, batch):

@@ -23,6 +23,7 @@ from distperiodic.core import task_pool
 from distperiodic.core import task_values
 from distperiodic.core import values
 from distperiodic.core.context import Context
+from distperiodic.core.context import RunInput
 
 
 class Unpleasant:
@@ -126,7 +127,7 @@ def use(text):
 
 def check(value):
     """Give a value to everything that takes one from outside."""
-    context = Context('job', 'object', 0, 1, 1)
+    context = Context(RunInput('job', 'object', 0, 1, 1))
     for take, error in (
             (lambda value: values.json_text(value, 1_000_000),
              values.InvalidValue),

@@ -31,6 +31,7 @@ import threading
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from distperiodic import exceptions
 from distperiodic import ports
@@ -78,18 +79,28 @@ class _Group:
         default_factory=list)
 
 
+class Announced(NamedTuple):
+    """Properties that a process announces in its membership entry."""
+
+    #: Number of points on the ring.
+    points: int = 0
+    #: Number of runs that this process accepts at a time.
+    slots: int = 0
+    #: The jobs that this process schedules. None for a process that schedules
+    #: no jobs; the views of such a process have no rings of single jobs.
+    jobs: JobSet | None = None
+    #: True if this process reads the trace contexts of batches.
+    traces: bool = False
+
+
+#: Properties of a process that owns nothing and runs nothing.
+NOTHING = Announced()
+
+
 class ToozMembership:
     """The groups of one process; see :class:`distperiodic.ports.Membership`.
 
     :param identity: Name of this process on the ring.
-    :param points: Number of points on the ring; 0 for a process that owns
-        nothing.
-    :param slots: Number of runs that this process accepts at a time; 0 for a
-        process that accepts no runs.
-    :param jobs: The jobs that this process schedules. None for a process that
-        schedules no jobs; the views of such a process have no rings of single
-        jobs.
-    :param traces: True if this process reads the trace contexts of batches.
     :param session_timeout: Seconds without a heartbeat after which other
         members take over. A timeout in *backend_url* takes precedence, and the
         server may grant another value.
@@ -104,8 +115,7 @@ class ToozMembership:
     """
 
     def __init__(self, backend_url: str, identity: str, *,
-                 clock: ports.Clock, points: int = 0, slots: int = 0,
-                 jobs: JobSet | None = None, traces: bool = False,
+                 clock: ports.Clock, announced: Announced = NOTHING,
                  session_timeout: float = 10.0,
                  heartbeat_interval: float = 1.0,
                  changed: Callable[[str, Collection[str], Collection[str]],
@@ -117,6 +127,7 @@ class ToozMembership:
         self._requested_timeout = session_timeout
         self._interval = heartbeat_interval
         self._members_changed = changed
+        points, slots, jobs, traces = announced
         self._me = Member(
             check_identity(identity), secrets.token_hex(8), 0,
             points, slots, jobs=jobs.digest if jobs else 0,

@@ -279,19 +279,19 @@ def run_handler(tasks: Any, link: Link, run: HandlerRun,
                 namespace: str) -> None:
     """Run a handler, and send its outcome."""
     call = run.call
+    job = call.run.job
     context = Context(
-        call.job, call.object, call.tick, call.fence, call.attempt,
-        call.deadline, link.is_current,
-        _finisher(call, namespace) if call.lease else None,
-        json.loads(call.progress), call.step)
+        call.run, held=link.is_current,
+        finish=_finisher(call, namespace) if call.lease else None,
+        progress=json.loads(call.progress))
     link.begin(run, context)
     try:
-        handler = forks.ends_forked(tasks.handler(call.job))
+        handler = forks.ends_forked(tasks.handler(job))
         with tracing.continued(call.trace):
             returned = handler(context, *call.arguments)
-        check_ended(call.job, returned)
+        check_ended(job, returned)
         outcome: list[Any] = [
-            'done', None if call.step is None else result_text(returned)]
+            'done', None if call.run.step is None else result_text(returned)]
     except BaseException as exc:
         outcome = ['failed', type(exc).__name__, _text(str, exc)[:10_000],
                    _text(_traceback, exc)[-20_000:]]
@@ -315,9 +315,9 @@ def _finisher(call: Call, namespace: str
               ) -> Callable[[str, Any, str | None], None]:
     def finish(key: str, session: Any, result: str | None) -> None:
         from distperiodic.adapters.sql.session import finish_in
-        if not finish_in(session, namespace=namespace, job=call.job,
+        if not finish_in(session, namespace=namespace, job=call.run.job,
                          key=key, lease=call.lease, result=result):
             raise exceptions.RunReplaced(
-                f'the run of job {call.job!r} object {key!r} was given to '
+                f'the run of job {call.run.job!r} object {key!r} was given to '
                 'another worker; roll back its changes')
     return finish

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
-from distperiodic.core.workflow import StepInput
+from distperiodic.core.context import RunInput
 
 #: Seconds between two states that the service sends during a run.
 EVERY = 0.5
@@ -56,15 +56,9 @@ class Recipe(NamedTuple):
 class Call(NamedTuple):
     """One run of a handler."""
 
-    job: str
-    object: str
-    tick: int
-    fence: int
-    attempt: int
-    deadline: int | None
+    run: RunInput
     #: Progress of an earlier attempt, as JSON.
     progress: str
-    step: StepInput | None
     #: Lease of the run. Empty means that there is no store.
     lease: str
     #: Deadline of the run on the monotonic clock, in seconds. The service may

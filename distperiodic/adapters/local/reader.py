@@ -67,7 +67,8 @@ class CatalogueMethods:
         if takes_arcs is None:
             takes_arcs = self._takes_arcs[job.name] = (
                 'arcs' in inspect.signature(method).parameters)
-        read_context = context.Context(job.name, '', tick, 0, 1)
+        read_context = context.Context(
+            context.RunInput(job.name, '', tick, 0, 1))
         given = (method(read_context, arcs) if takes_arcs
                  else method(read_context))
         if given is None or isinstance(given, (str, bytes)):

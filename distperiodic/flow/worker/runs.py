@@ -52,6 +52,7 @@ from distperiodic.core import schedule
 from distperiodic.core import task_values
 from distperiodic.core.claim import Authority
 from distperiodic.core.context import Context
+from distperiodic.core.context import RunInput
 from distperiodic.core.credit import RunTimeAverage
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
@@ -87,16 +88,29 @@ _TRACEBACK_LENGTH = 20_000
 
 
 #: Function that runs a handler in another process. Its parameters are the
-#: batch, the index of the object, the context, the further arguments of the
-#: handler, the deadline, and the timeout in seconds. The function returns the
-#: JSON text of a command's result, and records the progress of the handler in
-#: the context.
-Isolated = Callable[[message.Batch, int, Context, tuple[Any, ...],
-                     Instant | None, float | None], str | None]
+#: batch, the input of the run, the context, the further arguments of the
+#: handler, and the timeout in seconds. The function returns the JSON text of a
+#: command's result, and records the progress of the handler in the context.
+Isolated = Callable[[message.Batch, RunInput, Context, tuple[Any, ...],
+                     float | None], str | None]
 
 
 #: Function that receives a job, a batch, and times of runs of the batch.
 Timed = Callable[[Job, message.Batch, Sequence[message.Timing]], object]
+
+
+class RunCallbacks(NamedTuple):
+    """Functions that an executor calls before and after runs."""
+
+    #: Called with each report, and with the membership entry of the scheduler
+    #: that receives the report.
+    report: Callable[[message.Report, str], None]
+    #: Returns None if this process may start runs of a batch now. Otherwise it
+    #: returns the reason to refuse them.
+    may_start: Callable[[message.Batch], Refusal | None]
+    #: Called with times of runs, one call at a time. None means that the
+    #: component that grants the runs receives the times with the reports.
+    timed: Timed | None = None
 
 
 class Handled(NamedTuple):
@@ -395,10 +409,6 @@ class Executor:
 
     :param jobs: Jobs and their handlers, by the name of the job.
     :param pool: Pool that runs the chunks of batches.
-    :param report: Called with each report, and with the membership entry of
-        the scheduler that receives the report.
-    :param may_start: Returns None if this worker may start runs of a batch
-        now. Otherwise it returns the reason to refuse them.
     :param finish: Ends the run of an object in the handler's own transaction.
         None means that handlers cannot do this.
     :param lease: Duration of a lease, in seconds. If a step times out, its
@@ -406,30 +416,24 @@ class Executor:
         this time.
     :param slots: Returns the number of slots that schedulers share. With the
         default, the schedulers do not take turns.
-    :param timed: Called with a job, a batch and times of its runs, one call at
-        a time. None means that the component that grants the runs receives the
-        times with the reports.
     :param tracer: Creates the spans of the runs. None means no spans.
     """
 
     def __init__(self, jobs: Mapping[str, Handled], *,
-                 clock: ports.Clock, pool: Submit,
-                 report: Callable[[message.Report, str], None],
-                 may_start: Callable[[message.Batch], Refusal | None],
+                 clock: ports.Clock, pool: Submit, callbacks: RunCallbacks,
                  finish: Callable[[message.Batch, str, Any, str | None],
                                   None] | None = None,
                  lease: float = 0.0,
                  slots: Callable[[], int] = lambda: message.MAX_OBJECTS,
-                 timed: Timed | None = None,
                  tracer: ports.Tracer | None = None):
         self._job_queues = {name: JobQueue(handled, self)
                             for name, handled in jobs.items()}
         self._clock = clock
         self._pool = pool
-        self._report = report
-        self._may_start = may_start
+        self._report = callbacks.report
+        self._may_start = callbacks.may_start
+        self._timed = callbacks.timed
         self._finish = finish
-        self._timed = timed
         self._tracer = tracer
         #: Spans of the current runs.
         self._spans: dict[ThreadActivity, ports.RunSpan] = {}
@@ -562,22 +566,22 @@ class Executor:
             key = batch.objects[index]
             deadline = (None if timeout is None else self._clock.now()
                         + int(timeout * schedule.SECOND))
-            context = Context(
+            run = RunInput(
                 job.name, key, batch.tick, batch.fences[index],
                 batch.attempts[index], deadline,
-                functools.partial(self._is_current, batch),
-                functools.partial(self._finish_run, running, batch)
-                if self._finish else None,
-                json.loads(batch.progress.get(key, 'null'))
-                if batch.progress else None,
                 None if batch.steps is None else batch.steps[key])
+            context = Context(
+                run, held=functools.partial(self._is_current, batch),
+                finish=functools.partial(self._finish_run, running, batch)
+                if self._finish else None,
+                progress=json.loads(batch.progress.get(key, 'null'))
+                if batch.progress else None)
             running.run = batch_run, index, context
             if batch_run.begin is not None:
                 span = batch_run.begin(context)
                 if span is not None:
                     self._spans[running] = span
-            result = self._handle(
-                running, batch_run, index, context, deadline, timeout)
+            result = self._handle(running, batch_run, run, context, timeout)
         except ports.LeaseEnded:
             LOG.warning(
                 'run ended with its lease: job=%s object=%r attempt=%d; its '
@@ -603,27 +607,26 @@ class Executor:
                 span.end()
         return index if result is None else Done(index, result)
 
-    def _handle(self, running: ThreadActivity, batch_run: BatchRun, index: int,
-                context: Context, deadline: Instant | None,
+    def _handle(self, running: ThreadActivity, batch_run: BatchRun,
+                run: RunInput, context: Context,
                 timeout: float | None) -> str | None:
         """Call the handler, and return the result of a command as JSON."""
-        job, queue, steps = (
-            batch_run.job, batch_run.job_queue, batch_run.batch.steps)
+        job, queue, step = batch_run.job, batch_run.job_queue, run.step
         arguments: tuple[Any, ...] = ()
-        if steps is not None:
-            arguments = steps[context.object].parameters,
+        if step is not None:
+            arguments = step.parameters,
         elif job.scope is Scope.OBJECTS:
-            arguments = context.object,
+            arguments = run.object,
         if queue.isolated is not None:
-            return queue.isolated(batch_run.batch, index, context, arguments,
-                                  deadline, timeout)
+            return queue.isolated(
+                batch_run.batch, run, context, arguments, timeout)
         if timeout is not None:
             running.ends = self._clock.monotonic() + timeout
         returned = queue.handler(context, *arguments)
         if returned is None:
             return None
         check_ended(job.name, returned)
-        return None if steps is None else task_values.result_text(returned)
+        return None if step is None else task_values.result_text(returned)
 
     def _settle(self, batch_run: BatchRun, runs: int, seconds: float,
                 now: float) -> None:

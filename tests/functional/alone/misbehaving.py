@@ -16,6 +16,7 @@ from distperiodic import PeriodicTasks
 from distperiodic import tasks
 from distperiodic.adapters.local.process_links import Call
 from distperiodic.core.context import Context
+from distperiodic.core.context import RunInput
 from distperiodic.core.workflow import StepInput
 
 
@@ -117,10 +118,8 @@ class Modules(PeriodicTasks):
 
 def run(processes, timeout=30.0, until=math.inf, context=None, **parameters):
     """Run the command. Return its result, which contains the pid, as JSON."""
-    step = StepInput('t', 0, False, 30.0, parameters)
+    made = RunInput('task:m.run', 't', 0, 1, 1,
+                    step=StepInput('t', 0, False, 30.0, parameters))
     return processes.run(
-        Call('task:m.run', 't', 0, 1, 1, None, 'null', step, '',
-             until, (parameters,)),
-        context or Context('task:m.run', 't', 0, 1, 1, None, lambda: True,
-                           step=step),
-        timeout, lambda: until)
+        Call(made, 'null', '', until, (parameters,)),
+        context or Context(made), timeout, lambda: until)
