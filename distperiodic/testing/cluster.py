@@ -15,8 +15,8 @@ from distperiodic.core.member import ring_members
 from distperiodic.core.ring import Ring
 from distperiodic.core.schedule import SECOND
 from distperiodic.testing.clock import FrozenClock
-from distperiodic.testing.member import Member
-from distperiodic.testing.member import Settings
+from distperiodic.testing.member import ClusterMember
+from distperiodic.testing.member import ClusterSettings
 from distperiodic.testing.record import Record
 from distperiodic.testing.record import Run
 from distperiodic.testing.store import SharedMemoryStore
@@ -69,15 +69,15 @@ class Cluster:
         self.clock = FrozenClock() if start is None else FrozenClock(start)
         self._tasks = tasks
         self._conf = conf
-        self._settings = Settings(
+        self._settings = ClusterSettings(
             session_timeout, late_claim_after, lease, run_time)
         self._record = Record()
         self._store = SharedMemoryStore(self.clock)
         #: Members whose processes exist, including frozen members.
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, ClusterMember] = {}
         #: Members in the group, including killed members whose session has not
         #: expired yet.
-        self._group: dict[str, Member] = {}
+        self._group: dict[str, ClusterMember] = {}
         self._numbers = itertools.count(1)
         self._nonces = itertools.count(1)
         self._version = 0
@@ -261,13 +261,13 @@ class Cluster:
     def _add(self, name: str) -> None:
         tasks = (self._tasks if isinstance(self._tasks, periodic.PeriodicTasks)
                  else self._tasks(self._conf))
-        member = Member(
+        member = ClusterMember(
             name, tasks, clock=self.clock, store=self._store,
             record=self._record, settings=self._settings,
             nonce=next(self._nonces))
         self._members[name] = self._group[name] = member
 
-    def _member(self, name: str) -> Member:
+    def _member(self, name: str) -> ClusterMember:
         try:
             return self._members[name]
         except KeyError:

@@ -23,7 +23,7 @@ from distperiodic.core.claim import Authority
 from distperiodic.core.context import Context
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
-from distperiodic.core.member import Member as Entry
+from distperiodic.core.member import Member
 from distperiodic.core.member import View
 from distperiodic.core.member import parse_entry
 from distperiodic.core.refusal import Refusal
@@ -50,7 +50,7 @@ SWEEP = 0.25
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class ClusterSettings:
     """The options of a cluster; see :class:`distperiodic.testing.Cluster`."""
 
     session_timeout: float
@@ -129,7 +129,7 @@ class _Reader:
         self._put(events.CatalogueRead(job.name, ticket, found))
 
 
-class Member:
+class ClusterMember:
     """One member of a cluster.
 
     A member acts only when the cluster calls its methods.
@@ -141,7 +141,7 @@ class Member:
 
     def __init__(self, name: str, tasks: periodic.PeriodicTasks, *,
                  clock: FrozenClock, store: ports.ClaimStore, record: Record,
-                 settings: Settings, nonce: int):
+                 settings: ClusterSettings, nonce: int):
         self.name = name
         self.tasks = tasks
         #: False while the process is frozen.
@@ -149,7 +149,7 @@ class Member:
         #: True after the member was asked to stop.
         self.leaving = False
         #: Entry of this member in the group.
-        self.entry = Entry(name, f'{nonce:016x}', 1, _POINTS)
+        self.entry = Member(name, f'{nonce:016x}', 1, _POINTS)
         self._clock = clock
         self._record = record
         self._settings = settings
