@@ -31,6 +31,7 @@ import functools
 import itertools
 import json
 import logging
+import operator
 import threading
 import traceback as traceback_module
 from collections.abc import Callable
@@ -76,6 +77,8 @@ _CHUNK_RUNS = 64
 # Minimum seconds of a run whose duration is reported alone. Shorter runs of a
 # chunk are reported together, because each value costs CPU time.
 _ALONE = 0.002
+# Age of a run in progress, which sorts lists of runs.
+_AGE = operator.attrgetter('age')
 # Minimum seconds between two reports of the progress of a run.
 _SAVE_EVERY = 1.0
 # Number of batch ids that are kept, to detect duplicate messages.
@@ -955,7 +958,7 @@ class Executor:
                 found.append(_shown(
                     run, max(0.0, now - running.began),
                     saved.text if saved and saved.run is run else None))
-        return sorted(found, key=lambda one: -one.age)
+        return sorted(found, key=_AGE, reverse=True)
 
     def hanging_runs(self) -> list[InProgress]:
         """Return the runs that hang, the longest first.
@@ -969,7 +972,7 @@ class Executor:
             *(_shown((one.batch_run, one.at, one.context), now - one.began)
               for one in list(self._hanging.values())),
             *(one for one in self.in_progress() if self._hangs(one))],
-            key=lambda one: -one.age)
+            key=_AGE, reverse=True)
 
     def _hangs(self, run: InProgress) -> bool:
         if run.timeout is not None:
