@@ -117,9 +117,10 @@ OPTS = [
         'connection', secret=True, default='',
         help='Database that holds the claims, as an SQLAlchemy URL such as '
              'postgresql://USER:PASSWORD@HOST/DATABASE. All schedulers and '
-             'workers of the group must use the same database: postgresql, '
-             'mysql (or MariaDB), or sqlite:////FILE for the processes of one '
-             'host. "distperiodic db sync" creates its tables. With a '
+             'workers of the group must use the same database; use '
+             'sqlite:////FILE only for the processes of one host. The '
+             'documentation lists the databases in "Run a service under a '
+             'supervisor". "distperiodic db sync" creates the tables. With a '
              'database, each tick of an object starts under exactly one '
              'claim, even if processes crash. Empty: the value of [database] '
              'connection, if the configuration has one. If both are empty and '

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 #: Version of the form of a dump.
 FORMAT = 1
-# Packages whose versions a report of a bug needs.
+# Packages whose versions a report of a bug needs, in addition to those of the
+# drivers of databases.
 _PACKAGES = (
-    'SQLAlchemy', 'PyMySQL', 'alembic', 'cliff', 'cronsim', 'etcd3gw',
-    'eventlet', 'kazoo', 'kombu', 'amqp', 'oslo.config', 'oslo.db',
-    'oslo.messaging', 'oslo.service', 'psycopg2', 'psycopg2-binary', 'redis',
-    'tooz')
+    'SQLAlchemy', 'alembic', 'cliff', 'cronsim', 'etcd3gw', 'eventlet',
+    'kazoo', 'kombu', 'amqp', 'oslo.config', 'oslo.db', 'oslo.messaging',
+    'oslo.service', 'redis', 'tooz')
 # Maximum number of rows of the history, of actions, queues and members.
 _ROWS = 1000
 # Keys of a member's report that contain no ids, errors or texts.
@@ -168,8 +168,12 @@ def _masked(value: Any, secrets: list[str]) -> Any:
 
 def versions() -> dict[str, object]:
     """Return the versions of this library, of Python and of packages."""
+    from distperiodic.adapters.sql.dialects.registry import DIALECTS
+    installed = importlib.metadata.packages_distributions()
+    drivers = [name for one in DIALECTS for driver in one.drivers
+               for name in installed.get(driver.module, ())]
     found = {}
-    for name in _PACKAGES:
+    for name in (*_PACKAGES, *drivers):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
