@@ -8,7 +8,6 @@ Schedulers see the changes at their next sweep.
 import collections
 import uuid
 from collections.abc import Collection
-from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +17,9 @@ import sqlalchemy as sa
 
 from distperiodic import exceptions
 from distperiodic.adapters.sql import claiming
+from distperiodic.adapters.sql import pauses
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.database import is_repeated
 from distperiodic.adapters.sql.jobs import not_over
 from distperiodic.adapters.sql.pruning import prune_steps
 from distperiodic.adapters.sql.transaction import Transaction
@@ -36,8 +37,6 @@ _claim = tables.claim
 _job = tables.job
 _paused = tables.paused_object
 
-# Number of rows that one statement selects by their ids.
-_AT_A_TIME = 500
 # Number of claims in a triggered lease. The limit keeps transactions short.
 _IN_A_LEASE = 500
 
@@ -128,10 +127,7 @@ def pause_objects(store: GroupStore, job: str, objects: Collection[str], *,
     of_job = _paused.c.job == number
 
     def work(connection: sa.Connection) -> list[str]:
-        # Other commands on the objects of the job wait for the lock of its
-        # row, so none of them can count the same rows.
-        connection.execute(sa.select(_job.c.id).where(
-            _job.c.id == number).with_for_update())
+        pauses.lock(connection, number)
         listed = _found(connection, _claim, number, keys,
                         _claim.c.since.is_not(None))
         missing = [key for key in keys if key not in listed]
@@ -145,9 +141,9 @@ def pause_objects(store: GroupStore, job: str, objects: Collection[str], *,
         # Objects that were deleted since they were paused must not count. Read
         # them first: MySQL would lock the claims that a DELETE reads, and wait
         # for the transactions of handlers.
-        _delete(connection, number, connection.scalars(
+        pauses.delete(connection, number, connection.scalars(
             sa.select(_paused.c.object).where(of_job, sa.or_(
-                _paused.c.paused_until <= store.dialect.now,
+                pauses.ended(store.dialect.now),
                 ~sa.exists().where(_claim.c.job == number,
                                    _claim.c.object == _paused.c.object)))))
         before = _found(connection, _paused, number, keys)
@@ -159,13 +155,13 @@ def pause_objects(store: GroupStore, job: str, objects: Collection[str], *,
                 f'paused objects, but at most {MOST_OBJECTS:,} can be paused; '
                 f'pause the job itself: distperiodic job pause {job}')
         values = _pause(store, by, why, until)
-        for some in _batches(keys):
+        for some in pauses.batches(keys):
             store.dialect.insert_new(
                 connection, _paused, {'object': some}, job=number,
                 paused_since=0, paused_by='', paused_why='')
             connection.execute(sa.update(_paused).where(
                 of_job, _paused.c.object.in_(some)).values(values))
-        _count_paused(connection, number)
+        pauses.count(connection, number)
         return sorted(before)
     return store.write(work)
 
@@ -182,8 +178,9 @@ def resume_objects(store: GroupStore, job: str,
     resumed: set[str] = set()
 
     def work(connection: sa.Connection) -> list[str]:
-        connection.execute(sa.select(_job.c.id).where(
-            _job.c.id == number).with_for_update())
+        pauses.lock(connection, number)
+        if not is_repeated(connection):
+            resumed.clear()
         in_force = not_over(_paused, store.dialect.now)
         # The answer to the commit of an earlier try may have been lost.
         resumed.update(
@@ -191,8 +188,8 @@ def resume_objects(store: GroupStore, job: str,
                 _paused.c.job == number, in_force)) if objects is None else
             _found(connection, _paused, number, sorted(set(objects)),
                    in_force))
-        _delete(connection, number, resumed)
-        _count_paused(connection, number)
+        pauses.delete(connection, number, resumed)
+        pauses.count(connection, number)
         return sorted(resumed)
     return store.write(work)
 
@@ -204,31 +201,10 @@ def _found(connection: sa.Connection, table: sa.Table, number: int,
     :param which: Conditions on the rows.
     """
     found: set[str] = set()
-    for some in _batches(keys):
+    for some in pauses.batches(keys):
         found.update(connection.scalars(sa.select(table.c.object).where(
             table.c.job == number, table.c.object.in_(some), *which)))
     return found
-
-
-def _delete(connection: sa.Connection, number: int,
-            keys: Iterable[str]) -> None:
-    """Delete the pauses of *keys*."""
-    for some in _batches(sorted(keys)):
-        connection.execute(sa.delete(_paused).where(
-            _paused.c.job == number, _paused.c.object.in_(some)))
-
-
-def _batches(keys: Sequence[str]) -> Iterator[Sequence[str]]:
-    for at in range(0, len(keys), _AT_A_TIME):
-        yield keys[at:at + _AT_A_TIME]
-
-
-def _count_paused(connection: sa.Connection, number: int) -> None:
-    """Record the number of paused objects in the row of the job."""
-    total = connection.scalar(sa.select(sa.func.count()).select_from(
-        _paused).where(_paused.c.job == number))
-    connection.execute(sa.update(_job).where(_job.c.id == number).values(
-        paused_objects=total or None))
 
 
 def trigger(store: GroupStore, job: str, *, key: str | None) -> Triggered:

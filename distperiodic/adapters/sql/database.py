@@ -44,6 +44,8 @@ Begun = TypeVar('Begun')
 SILENT = 45
 
 
+# Key in the info of a connection: the result of is_repeated().
+_REPEATED = 'distperiodic_repeated'
 # In the attribute "used", whether a Database of this thread has a transaction.
 _here = threading.local()
 
@@ -65,6 +67,14 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         _here.used = False
+
+
+def is_repeated(connection: sa.Connection) -> bool:
+    """Return whether an earlier try of this transaction may be committed.
+
+    A try that was aborted because of a conflict is not.
+    """
+    return bool(connection.info[_REPEATED])
 
 
 def _itself(connection: sa.Connection) -> sa.Connection:
@@ -182,12 +192,13 @@ class Database:
 
         :param begin: Returns the argument of *work*, given the connection.
         """
-        begun = self._monotonic()
+        begun, repeated = self._monotonic(), False
         for attempt in itertools.count(1):
             try:
                 with _quiet(), self._watchdog or contextlib.nullcontext():
                     connection = self._connected()
                     connection.info[READ_ONLY] = read_only
+                    connection.info[_REPEATED] = repeated
                     with connection.begin():
                         if self._host_clock is not None and not read_only:
                             self._host_clock.keep(connection)
@@ -218,6 +229,7 @@ class Database:
                     # Retry once. The connection may have been closed while it
                     # was idle, or the server may have closed it because this
                     # process was suspended within the transaction.
+                    repeated = True
                     continue
                 if _fault_of_database(exc, self.dialect):
                     self._give_up(exc)

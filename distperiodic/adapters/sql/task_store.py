@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tasks and ordered queues of one group, for the clients of tasks."""
 
-import itertools
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from distperiodic.adapters.sql import session as sql_session
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_reader
 from distperiodic.adapters.sql import task_rows
+from distperiodic.adapters.sql.database import is_repeated
 from distperiodic.adapters.sql.jobs import Numbers
 from distperiodic.adapters.sql.task_insertion import TaskInsertion
 from distperiodic.adapters.sql.transaction import Transaction
@@ -72,12 +72,10 @@ class SqlTaskStore:
     # -- submit
 
     def submit(self, tasks: Sequence[NewTask]) -> list[str]:
-        tries, insertion = itertools.count(), self._insertion
+        insertion = self._insertion
 
         def work(tx: Transaction) -> list[str]:
-            # The first try may have been committed although its answer was
-            # lost.
-            repeated = next(tries) > 0
+            repeated = is_repeated(tx.connection)
             if (len(tasks) == 1 and tasks[0].queue is None and not repeated
                     and insertion.insert_at_once(tx, tasks[0])):
                 return [tasks[0].id]
@@ -143,14 +141,20 @@ class SqlTaskStore:
 
         def work(tx: Transaction) -> ports.TaskAnswers:
             answers: ports.TaskAnswers = {}
+            repeated = is_repeated(tx.connection)
+            if not repeated:
+                earlier.clear()
             # Transactions that change several tasks lock them in one order.
             for task in sorted(set(tasks)):
                 try:
-                    answers[task] = earlier[task] = change(
-                        tx, task, earlier.get(task))
+                    status = change(tx, task, earlier.get(task))
                 except (exceptions.InvalidTask,
                         exceptions.UnknownTask) as exc:
                     answers[task] = exc
+                else:
+                    answers[task] = status
+                    if not repeated:
+                        earlier[task] = status
             return {task: answers[task] for task in tasks}
         return self._run(work)
 
