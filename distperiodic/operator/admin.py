@@ -89,8 +89,13 @@ def resume(store: GroupStore, job: str) -> bool:
     """
     paused = any(one.name == job and one.paused_since is not None
                  for one in store.jobs())
-    _set_paused(store, job, dict.fromkeys(
-        ('paused_since', 'paused_by', 'paused_why', 'paused_until')))
+    _set_paused(
+        store, job, dict.fromkeys(('paused_since', 'paused_by', 'paused_why'))
+        # Nobody attends a paused job, so keep the time at which its pause has
+        # ended.
+        | {'paused_until': sa.case(
+            (_job.c.paused_until < store.dialect.now, _job.c.paused_until),
+            else_=store.dialect.now)}, _job.c.paused_since.is_not(None))
     return paused
 
 
@@ -103,10 +108,11 @@ def _pause(store: GroupStore, by: str, why: str,
             'paused_until': until}
 
 
-def _set_paused(store: GroupStore, job: str, values: dict[str, Any]) -> None:
+def _set_paused(store: GroupStore, job: str, values: dict[str, Any],
+                *which: sa.ColumnElement[bool]) -> None:
     [number] = store.names(job)
     store.write(lambda connection: connection.execute(
-        sa.update(_job).where(_job.c.id == number).values(values)))
+        sa.update(_job).where(_job.c.id == number, *which).values(values)))
 
 
 def pause_objects(store: GroupStore, job: str, objects: Collection[str], *,

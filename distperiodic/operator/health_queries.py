@@ -118,7 +118,7 @@ def _attended_until(row: Any) -> Instant | None:
     """Return the instant until which a job was attended. None means never.
 
     Schedulers do not record that they attend a paused job, and do not know at
-    once that a pause has ended by itself.
+    once that a pause has ended.
     """
     attended: Instant | None = row.attended_until
     return None if attended is None else max(
