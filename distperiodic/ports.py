@@ -146,6 +146,12 @@ class RunTimes(NamedTuple):
     started: str = ''
     #: Histogram of all runs, by their duration. Empty means unknown.
     ran: str = ''
+    #: Objects among the late ones that began more than a period late.
+    behind: tuple[str, ...] = ()
+
+    def without_late(self) -> 'RunTimes':
+        """Return these times for another call, which counts no late runs."""
+        return self._replace(late=0, behind=())
 
 
 NO_TIMES = RunTimes()

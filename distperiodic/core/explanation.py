@@ -14,6 +14,7 @@ from distperiodic.core.claim import State
 from distperiodic.core.due import ALWAYS
 from distperiodic.core.due import Row
 from distperiodic.core.outcomes import ENDED
+from distperiodic.core.outcomes import LATE
 from distperiodic.core.outcomes import OUTCOMES
 from distperiodic.core.outcomes import REQUEUED
 from distperiodic.core.outcomes import SKIPPED
@@ -227,9 +228,18 @@ class Past:
     counts: Mapping[Reason, int]
     #: First instant that the history covers.
     begins: Instant = ALWAYS
+    #: First instant from which on no row of an object that was listed was
+    #: deleted.
+    rows_begin: Instant = ALWAYS
     #: Instant since which the current schedule has been in force.
     schedule_since: Instant = ALWAYS
     exceptions: ObjectPast = ObjectPast()
+
+    @property
+    def unknown(self) -> int:
+        """Number of exceptions of the tick whose objects are unknown."""
+        return sum(number for name, number in self.exceptions.unknown.items()
+                   if name != LATE)
 
     @property
     def outcome(self) -> TickException | None:
@@ -285,6 +295,8 @@ def reasons_of(past: Past) -> tuple[Reason, ...]:
         possible.discard(Reason.RAN)
     if not possible:
         return (Reason.NOBODY_CLAIMS,)
+    if possible == {Reason.RAN} and recorded.last(LATE) is not None:
+        return (Reason.RAN_LATE,)
     return tuple(sorted(
         possible, key=lambda reason: (-past.counts.get(reason, 0), reason)))
 
@@ -327,4 +339,5 @@ def _unlisted(past: Past) -> Reason | None:
             one is not None and one < claim.since for one in claimed)
     else:
         earlier = claim.delisted is None or tick <= claim.delisted
-    return Reason.NOT_RECORDED if earlier else Reason.NOT_LISTED
+    return (Reason.NOT_RECORDED if earlier or tick < past.rows_begin
+            else Reason.NOT_LISTED)

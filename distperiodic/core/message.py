@@ -137,8 +137,10 @@ class Batch:
 
 
 class Timing(NamedTuple):
-    """When one run began and how long it lasted, or several short runs of one
-    thread, one after the other.
+    """When one run began and how long it lasted, or several short runs.
+
+    Several runs are those of one thread, one after the other, and of objects
+    that follow each other in the batch.
     """
 
     #: Index of the first of these objects in the batch.

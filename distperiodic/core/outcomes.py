@@ -129,5 +129,9 @@ BY_OBJECT = frozenset(
 #: Outcome of dead objects that an operator has requeued: they are dead no
 #: more. No number counts them.
 REQUEUED = 'requeued'
+#: Outcome of objects whose first run was started more than a period after they
+#: were due, and more than ``late_claim_after`` seconds. They may have another
+#: outcome, too. The number *late* includes them.
+LATE = 'late by a period'
 
 _ENDED = [Counts._fields.index(name) for name in ENDED.values()]

@@ -30,6 +30,10 @@ class Ages(NamedTuple):
     tasks: float | None = None
     #: True also deletes the rows of unused queues.
     queues: bool = False
+    #: True also deletes the oldest ids of the exceptions of each job (see
+    #: :data:`distperiodic.core.tick_exceptions.KEPT_IN_ALL`), and the pauses
+    #: of objects that have ended.
+    surplus: bool = False
 
 
 def ages_of(history: float, tasks: float) -> Ages:
@@ -42,7 +46,7 @@ def ages_of(history: float, tasks: float) -> Ages:
     """
     return Ages(history=history or None, failures=history or None,
                 reports=history or None, tasks=tasks or None,
-                queues=bool(tasks))
+                queues=bool(tasks), surplus=True)
 
 
 class PruneStep(NamedTuple):

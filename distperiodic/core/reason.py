@@ -13,6 +13,8 @@ class Reason(enum.StrEnum):
     """Reason why an object did not run, or RAN if it ran."""
 
     RAN = 'ran'
+    # The object ran, but its run was started more than a period late.
+    RAN_LATE = 'ran late'
     # The object has no claim, or is not due.
     JOB_UNKNOWN = 'job unknown'
     MEMBER_JOB = 'job of every member'
@@ -52,6 +54,6 @@ class Reason(enum.StrEnum):
 
 #: Reasons that need no action: the object ran, or will run as planned.
 FINE = frozenset({
-    Reason.RAN, Reason.MEMBER_JOB, Reason.NOT_DUE_YET, Reason.NOT_LATE_YET,
-    Reason.RUNNING, Reason.WAITS_FOR_WORKER, Reason.WAITS_FOR_SWEEP,
-    Reason.WAITS_FOR_RETRY})
+    Reason.RAN, Reason.RAN_LATE, Reason.MEMBER_JOB, Reason.NOT_DUE_YET,
+    Reason.NOT_LATE_YET, Reason.RUNNING, Reason.WAITS_FOR_WORKER,
+    Reason.WAITS_FOR_SWEEP, Reason.WAITS_FOR_RETRY})

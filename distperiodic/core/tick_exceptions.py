@@ -6,6 +6,7 @@ ran. So healthy objects need no record. The ids of the objects with one outcome
 in one transaction are one compressed text, so an exception costs a few bytes.
 """
 
+import bisect
 import collections
 import json
 import zlib
@@ -19,13 +20,20 @@ from distperiodic.core.schedule import Instant
 #: Number of objects of one tick of a job whose ids are kept. Once the ids of
 #: this number of objects are recorded, only numbers of objects are recorded.
 KEPT = 100_000
+#: Maximum number of ids of one job that stay in the store, and the number of
+#: ids that take as much space as the other columns of a row. Schedulers delete
+#: the ids of the oldest ticks, and keep the numbers of objects.
+KEPT_IN_ALL, ROW = 5_000_000, 20
+#: Maximum length of an exception of each class, in microseconds. The class is
+#: the index; see :func:`span_of`.
+SPANS = tuple(min(16 ** number, 2 ** 63 - 1) for number in range(17))
 
 
 class TickException(NamedTuple):
     """Objects whose tick had the same outcome, recorded together."""
 
-    #: Name of the outcome in :data:`~distperiodic.core.outcomes.OUTCOMES`, or
-    #: REQUEUED.
+    #: Name of the outcome in :data:`~distperiodic.core.outcomes.OUTCOMES`,
+    #: REQUEUED or LATE.
     outcome: str
     #: The objects missed all of their ticks after the first instant, up to the
     #: second one, which is the tick that counts them.
@@ -56,6 +64,15 @@ class TickException(NamedTuple):
         return [] if self.objects is None else [
             json.loads(line)
             for line in zlib.decompress(self.objects).splitlines() if line]
+
+
+def span_of(after: Instant, tick: Instant) -> int:
+    """Return the class of an exception by the length of its interval.
+
+    An exception covers an earlier instant only if it is long enough. So the
+    class and the tick together find the few exceptions that cover an instant.
+    """
+    return bisect.bisect_left(SPANS, tick - after)
 
 
 def packed(keys: Iterable[str]) -> bytes:

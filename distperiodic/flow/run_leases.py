@@ -274,7 +274,7 @@ class RunOutcomes:
         if done:
             procedures.append(self._finish(grant, done, report, times))
             # Count each late start once.
-            times = times._replace(late=0)
+            times = times.without_late()
         if failed:
             procedures += self._fail(grant, failed, report, times)
         return procedures
@@ -367,7 +367,7 @@ class RunOutcomes:
             by_pause.setdefault(pause, []).append(run)
         return [self._fail_together(
             grant, pause, runs, report,
-            times._replace(late=0) if at else times)
+            times.without_late() if at else times)
             for at, (pause, runs) in enumerate(by_pause.items())]
 
     def pause(self, job: Job, attempt: int) -> float:
@@ -921,7 +921,8 @@ class RunLeases:
         *records, last = self._outcomes.procedures(
             grant, ended.done, ended.failed, result, proceed,
             self._times.note(self._jobs[batch.job], batch.tick, batch.objects,
-                             result.timings, grant.granted.due))
+                             result.timings, grant.granted.due,
+                             batch.attempts))
         for record in records:
             start(self._results.counted(record))
         start(self._results.counted(self._record(

@@ -34,6 +34,10 @@ _KEPT = 10_000
 class _Pair(NamedTuple):
     started: Histogram
     ran: Histogram
+    #: Microseconds from the tick to the next one. 0 means that the tick is not
+    #: one of the job's schedule: an object has a schedule of its own, or an
+    #: operator triggered the tick.
+    period: int
 
 
 class RunTimeBook:
@@ -57,30 +61,32 @@ class RunTimeBook:
 
     def note(self, job: Job, tick: Instant, objects: Sequence[str],
              timings: Sequence[message.Timing],
-             due: Sequence[Instant] = ()) -> ports.RunTimes:
+             due: Sequence[Instant] = (),
+             attempts: Sequence[int] = ()) -> ports.RunTimes:
         """Add runs to the histograms of a tick, and return the histograms.
 
         :param objects: Objects of the batch to which the indexes in *timings*
             refer.
         :param due: Instant at which each object was due. Empty means that the
             schedule of the job determines this instant.
+        :param attempts: Attempt of each object. Empty means that the caller
+            does not need the objects that began more than a period late.
         """
         if not timings:
             return ports.NO_TIMES
         key = job.name, tick
         pair = self._pairs.get(key)
         if pair is None:
-            pair = self._pairs[key] = _Pair(Histogram(), Histogram())
+            pair = self._pairs[key] = _Pair(
+                Histogram(), Histogram(), job.schedule.period_us(tick)
+                if job.schedule.at_or_before(tick) == tick else 0)
             if len(self._pairs) > _KEPT:
                 self._pairs.popitem(last=False)
         else:
             self._pairs.move_to_end(key)
         # The clock of the ticks when the monotonic clock was zero.
         base = self._now() - int(self._monotonic() * SECOND) - tick
-        # Objects with their own schedule have no phase.
-        spread = job.spread and job.schedule.at_or_before(tick) == tick
-        period = job.schedule.period_us(tick) if spread else 0
-        late = 0
+        late, behind = 0, list[str]()
         began_late: list[tuple[float, int]] = []
         for index, first, number, began, seconds in timings:
             pair.ran.add(int(seconds * SECOND) // number, number)
@@ -89,14 +95,19 @@ class RunTimeBook:
             lateness = base + int(began * SECOND)
             if due:
                 lateness -= due[index] - tick
-            elif spread:
-                lateness -= phase_us(position_of(objects[index]), period)
+            elif job.spread and pair.period:
+                # Objects with their own schedule have no phase.
+                lateness -= phase_us(position_of(objects[index]), pair.period)
             pair.started.add(lateness, first)
             began_late.append((lateness / SECOND, first))
             if lateness > self._late_after:
                 late += first
+                if attempts and not due and 0 < pair.period < lateness:
+                    behind += [objects[at] for at in range(
+                        index, index + number) if attempts[at] == 1]
         if self._sink.open:
             self._sink.put(telemetry.RunsTimed(
                 job.name, tick, began_late,
                 [(one.seconds / one.runs, one.runs) for one in timings]))
-        return ports.RunTimes(late, pair.started.text(), pair.ran.text())
+        return ports.RunTimes(late, pair.started.text(), pair.ran.text(),
+                              tuple(behind))

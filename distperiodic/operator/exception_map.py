@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from distperiodic.core.outcomes import LATE
 from distperiodic.core.outcomes import OUTCOMES
 from distperiodic.core.outcomes import REQUEUED
 from distperiodic.core.reason import Reason
@@ -74,7 +75,8 @@ def of(found: Iterable[TickException],
     rows: dict[str, list[Reason | None]] = {}
     unknown, left = 0, _IDS
     for one in found:
-        reason = (OUTCOMES[one.outcome].reason
+        reason = (Reason.RAN_LATE if one.outcome == LATE else
+                  OUTCOMES[one.outcome].reason
                   if one.outcome in OUTCOMES else None)
         columns = [at for at, tick in enumerate(ticks) if one.covers(tick)]
         if not columns or reason is None and one.outcome != REQUEUED:

@@ -37,7 +37,7 @@ _BEFORE = frozenset([
 #: Letter of each outcome of a tick, for readers of a row of ticks. Any other
 #: reason means that the outcome is unknown, or that there was no tick.
 LETTERS = {
-    Reason.RAN: '.', Reason.DEAD: 'F', Reason.LOST: 'L',
+    Reason.RAN: '.', Reason.RAN_LATE: 'l', Reason.DEAD: 'F', Reason.LOST: 'L',
     Reason.SUPERSEDED: 'S', Reason.PASSED_OVER: '-',
     Reason.SKIPPED_BY_OVERLAP: '-', Reason.SKIPPED_BY_PAUSE: '-',
     Reason.CANCELLED: 'x', Reason.NOBODY_CLAIMS: 'n', Reason.RUNNING: 'o',

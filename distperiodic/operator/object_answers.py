@@ -22,6 +22,7 @@ from distperiodic.core.explanation import reasons_of
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.outcomes import BY_OBJECT
+from distperiodic.core.outcomes import LATE
 from distperiodic.core.outcomes import OUTCOMES
 from distperiodic.core.reason import Reason
 from distperiodic.core.tick_exceptions import TickException
@@ -42,6 +43,9 @@ _moment = wording.moment
 #: reason, and the next step.
 SENTENCES = {
     Reason.RAN: 'it ran: done at {served} by {worker}',
+    Reason.RAN_LATE:
+        'it ran, but its first run for {at} was started more than a period '
+        'after it was due{after}',
     Reason.JOB_UNKNOWN:
         'job {job!r} is {missing}; correct the name; see: distperiodic job '
         'list',
@@ -123,8 +127,9 @@ SENTENCES = {
         'the history of {at} was deleted: the history begins at {begins}; '
         'see [distperiodic] history_retention',
     Reason.ONE_OF_SEVERAL:
-        'too many objects did not run for {at}: the ids of {unknown:,} of '
-        'them were not kept, so the outcome is one of these: {several}',
+        'the ids of {unknown:,} objects that did not run for {at} are not '
+        'kept, because there are too many, so the outcome is one of these: '
+        '{several}',
     Reason.NOT_RECORDED:
         'the store has no record of it for {at}, and does not keep whether '
         'the catalogue listed it then: {since}',
@@ -388,7 +393,8 @@ def past_facts(found: 'Object', tick: int,
     several = reasons_of(past)
     reason = _reason(several)
     sentence = PAST.get(reason) or SENTENCES[reason]
-    recorded = past.outcome if reason in _RECORDED else None
+    recorded = (past.outcome if reason in _RECORDED else
+                kept.past.last(LATE) if reason is Reason.RAN_LATE else None)
     requeued = kept.past.requeued
     return reason, {
         'answer': sentence.format(
@@ -397,7 +403,7 @@ def past_facts(found: 'Object', tick: int,
                 f'{one.value} '
                 f'({wording.plural(kept.counts.get(one, 0), "object")})'
                 for one in several),
-            unknown=kept.past.unknown.total(), since=_listing(found.claim),
+            unknown=past.unknown, since=_listing(found.claim),
             schedule_since=_moment(max(0, kept.schedule_since)),
             begins=_moment(max(0, kept.begins)),
             skip_reason=(
@@ -428,7 +434,7 @@ def _past(found: 'Object', tick: int, kept: 'TickFacts') -> Past:
     claim = found.claim
     assert claim is not None
     return Past(tick, claim, found.previous, found.served,
-                len(kept.failed), kept.counts, kept.begins,
+                len(kept.failed), kept.counts, kept.begins, kept.rows_begin,
                 # Objects with an own schedule do not follow that of the job.
                 due.ALWAYS if claim.attributes.rule else kept.schedule_since,
                 kept.past)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
+from distperiodic.core.tick_exceptions import SPANS
 from distperiodic.core.tick_exceptions import TickException
 
 _exception = tables.exception
@@ -31,15 +32,22 @@ def exceptions(connection: sa.Connection, number: int, first: int,
     :param number: Number of the job.
     :param limit: Maximum number of rows with ids. The newest are read.
     """
-    covers = (_exception.c.job == number, _exception.c.tick >= first,
-              _exception.c.after < last)
+    # Each class is one short range of an index. Otherwise all later exceptions
+    # would be read.
+    covers = (_exception.c.after < last, sa.or_(*(
+        sa.and_(_exception.c.job == number, _exception.c.span == span,
+                _exception.c.tick.between(
+                    first, min(last + length, SPANS[-1])))
+        for span, length in enumerate(SPANS))))
     found = [
         TickException(row.outcome, row.after, row.tick, row.member, row.at,
                       row.reason or '', row.number, row.objects)
         for row in connection.execute(
             sa.select(_exception).where(
                 *covers, _exception.c.objects.is_not(None))
-            .order_by(_exception.c.tick.desc(), _exception.c.id.desc())
+            # MariaDB would read the rows in the order of another index, and
+            # so all later ones.
+            .order_by((_exception.c.tick + 0).desc(), _exception.c.id.desc())
             .limit(limit))]
     found.reverse()
     left: collections.Counter[tuple[str, int, int]] = collections.Counter()

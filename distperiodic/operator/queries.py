@@ -135,6 +135,8 @@ class TickFacts(NamedTuple):
     schedule_since: int
     #: The first tick that the history covers.
     begins: int
+    #: As in :class:`~distperiodic.core.explanation.Past`.
+    rows_begin: int
     #: The newest runs of the object for this tick that failed for good, the
     #: newest first.
     failed: Sequence[Failed]
@@ -220,10 +222,11 @@ def ticks(store: GroupReader, job: str, key: str,
     [number] = store.names(job)
 
     def work(connection: sa.Connection) -> dict[int, TickFacts]:
-        since, begins = (
+        since, begins, rows_begin = (
             due.ALWAYS if moment is None else moment
             for moment in connection.execute(
-                sa.select(_job.c.schedule_since, _job.c.pruned_before)
+                sa.select(_job.c.schedule_since, _job.c.pruned_before,
+                          _job.c.claims_pruned)
                 .where(_job.c.id == number)).one())
         failed = _failures_of(connection, number, key, _FAILED * len(some),
                               _failure.c.tick.in_(some))
@@ -236,7 +239,8 @@ def ticks(store: GroupReader, job: str, key: str,
         found = object_past.about(object_past.exceptions(
             connection, number, min(some), max(some), _EXCEPTIONS), key)
         return {tick: TickFacts(
-            since, begins, [one for one in failed if one.tick == tick],
+            since, begins, rows_begin,
+            [one for one in failed if one.tick == tick],
             past_of(found, key, tick), counts.get(tick, {}))
             for tick in some}
     return store.read_snapshot(work)

@@ -47,8 +47,8 @@ _DAY = 86400.0
 
 
 # Classes in the style sheet, by letter.
-_KINDS = {'.': 'good', 'F': 'dead', 'L': 'lost', 'S': 'late', '-': 'skipped',
-          'x': 'skipped', 'n': 'lost', 'o': 'open'}
+_KINDS = {'.': 'good', 'l': 'late', 'F': 'dead', 'L': 'lost', 'S': 'late',
+          '-': 'skipped', 'x': 'skipped', 'n': 'lost', 'o': 'open'}
 
 
 class MapLine(NamedTuple):

@@ -4,6 +4,7 @@
 Each test has a group of its own.
 """
 
+import concurrent.futures
 import contextlib
 import uuid
 
@@ -15,22 +16,27 @@ from distperiodic.adapters.sql import pruning
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.pruning import prune_steps
 from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.core import due
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import SkipRequest
+from distperiodic.core.outcomes import LATE
 from distperiodic.core.outcomes import REQUEUED
+from distperiodic.core.pruning import Ages
 from distperiodic.core.pruning import ages_of
 from distperiodic.core.tick_exceptions import KEPT
 from distperiodic.core.tick_exceptions import TickException
 from distperiodic.operator import admin
 from distperiodic.operator import dead_objects
 from distperiodic.operator import object_past
+from distperiodic.operator import queries
 from distperiodic.operator.auditing import Actor
 from distperiodic.operator.dead_objects import DeadFilter
 from distperiodic.operator.group_reader import GroupStore
+from distperiodic.ports import RunTimes
 from tests import claiming
 from tests.pruned import pruned
 
@@ -87,10 +93,11 @@ class World:
 
     def exceptions(self, first, last=None, limit=100):
         """Exceptions of ticks, without the ids: those are in keys()."""
+        number = self.store._numbers.of('poll')
         return self.store.database.read(
             lambda connection: object_past.exceptions(
-                connection, self.store._numbers.of('poll'), first,
-                first if last is None else last, limit))
+                connection, number, first, first if last is None else last,
+                limit))
 
     def found(self, first, last=None):
         return {(one.outcome, one.member, *sorted(one.keys()))
@@ -271,6 +278,156 @@ def test_the_ids_of_a_job_that_is_paused_as_a_whole_are_not_kept(world):
     assert {(one.outcome, one.number, *one.keys())
             for one in world.exceptions(tick + SECOND)} == {
         ('by_pause', 1), ('by_misfire', 1, 'b')}
+
+
+def test_the_ids_of_a_job_whose_pause_has_ended_are_kept(world):
+    tick = world.now - 60 * SECOND
+    world.run(tick, ['a'])
+    with contextlib.closing(GroupStore(world.url, world.group)) as store:
+        admin.pause(store, 'poll', by='me', why='', until=tick)
+    world.skip(tick + SECOND, ['a'], SkippedBy.PAUSE)
+
+    assert world.found(tick + SECOND) == {('by_pause', 'api-1', 'a')}
+
+
+def times(*behind):
+    return RunTimes(late=len(behind), behind=behind)
+
+
+def test_the_objects_that_ran_late_are_recorded_with_their_results(world):
+    tick = world.now - 60 * SECOND
+    lease = world.start(tick, ['a', 'b', 'c', 'd'])
+    for _ in range(2):
+        world.store.finish(lease, ['a', 'b'], times('a', 'c'))
+    world.store.fail(lease, [Failure('c', '')], NewLease('retry', '', 600.0))
+    world.store.fail(lease, [Failure('d', '')], None, times('d'))
+
+    assert world.found(tick) == {
+        (LATE, 'w-1', 'a', 'c'), (LATE, 'w-1', 'd'), ('dead', 'w-1', 'd')}
+
+
+def test_an_object_that_ran_late_and_waits_for_a_retry_is_recorded(world):
+    tick = world.now - 60 * SECOND
+    lease = world.start(tick, ['a', 'b'])
+    world.store.fail(lease, [Failure('a', '')], NewLease('retry', '', 600.0),
+                     times('a'))
+
+    assert world.found(tick) == {(LATE, 'w-1', 'a')}
+
+
+def in_store(world, statement):
+    return world.store.database.write(
+        lambda connection: connection.execute(statement))
+
+
+def test_an_object_that_ended_its_run_itself_and_ran_late_is_recorded(world):
+    tick = world.now - 60 * SECOND
+    lease = world.start(tick, ['a', 'b'])
+    in_store(world, sa.update(tables.claim).where(
+        tables.claim.c.job == world.store._numbers.of('poll')).values(
+            state=State.COMMITTED))
+    world.store.finish(lease, ['a', 'b'], times('a'))
+
+    assert world.found(tick) == {(LATE, 'w-1', 'a')}
+
+
+def test_an_old_tick_is_read_without_the_later_exceptions(world):
+    """An interval of any length is found from each instant in it."""
+    first = world.now - 100 * DAY
+    lengths = [1, 2, 16, 17, 255, SECOND, 60 * SECOND + 1, DAY, 90 * DAY]
+    keys = [f'{length}' for length in lengths]
+    world.run(first, keys)
+    for length, key in zip(lengths, keys, strict=True):
+        world.skip(first + length, [key], SkippedBy.MISFIRE)
+
+    def covering(instant):
+        return {int(key) for one in world.exceptions(instant)
+                for key in one.keys()}
+    assert covering(first) == set()
+    for length in lengths:
+        for instant in length - 1, length, length + 1:
+            assert covering(first + instant) == {
+                one for one in lengths if 0 < instant <= one}
+    assert len(world.exceptions(first, first + 90 * DAY)) == len(lengths)
+
+
+def test_the_oldest_ids_of_a_job_are_replaced_by_their_number(
+        world, monkeypatch):
+    monkeypatch.setattr(pruning, 'KEPT_IN_ALL', 3 * (pruning.ROW + 2))
+    monkeypatch.setattr(pruning, '_AT_A_TIME', 2)
+    first = world.now - 600 * SECOND
+    ticks = [first + at * SECOND for at in range(1, 6)]
+    world.run(first, list('abcd'))
+    for tick in ticks:
+        world.skip(tick, ['a', 'b'], SkippedBy.PAUSE, 'api-1', 'x')
+    world.skip(ticks[0], ['c', 'd'], SkippedBy.PAUSE, 'api-2', 'y')
+    other = World(world.url)
+    other.run(first, ['a'], dead=['a'])
+
+    assert pruned(world.store.database, world.group)[
+        'ids of exceptions'] == 3
+    assert pruned(world.store.database, world.group) == {}
+
+    assert [[(one.outcome, one.after, one.number, sorted(one.keys()))
+             for one in world.exceptions(tick)] for tick in ticks] == [
+        [('by_pause', first, 4, [])],
+        [('by_pause', ticks[0], 2, [])],
+        *([('by_pause', tick - SECOND, 2, ['a', 'b'])] for tick in ticks[2:])]
+    assert other.found(first) == {('dead', 'w-1', 'a')}
+    other.close()
+
+
+def test_two_schedulers_at_once_count_each_object_once(world, monkeypatch):
+    monkeypatch.setattr(pruning, 'KEPT_IN_ALL', 0)
+    monkeypatch.setattr(pruning, '_AT_A_TIME', 3)
+    tick = world.now - 600 * SECOND
+    keys = [f'{n:02}' for n in range(40)]
+    world.run(tick, keys)
+    for key in keys:
+        world.skip(tick + SECOND, [key], SkippedBy.PAUSE)
+    stores = [SqlClaimStore(world.url, namespace=world.group)
+              for _ in range(4)]
+
+    def prune(store):
+        found = pruned(store.database, world.group)
+        store.close()
+        return found['ids of exceptions']
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        assert sum(threads.map(prune, stores)) == 40
+
+    assert [(one.number, one.keys()) for one in world.exceptions(
+        tick + SECOND)] == [(40, [])]
+
+
+def test_a_tick_before_the_claims_were_pruned_is_not_explained(world):
+    """An object that is listed again may have been listed before."""
+    tick = world.now - 9 * DAY
+    world.run(tick, ['gone', 'stays'])
+    world.run(world.now - DAY, ['stays'])
+    world.store.sync('poll', [], ['gone'], readings=[tick + SECOND])
+
+    def begins():
+        with contextlib.closing(GroupStore(world.url, world.group)) as store:
+            return queries.ticks(store, 'poll', 'stays', [tick])[
+                tick].rows_begin
+
+    def prune():
+        return sum(step.rows for step in prune_steps(
+            world.store.database, world.group, Ages(claims=days))
+            if step.kind == 'claims')
+    assert begins() == due.ALWAYS
+    days = 30.0
+    assert (prune(), begins()) == (0, due.ALWAYS)
+    days = 3.0
+    assert prune() == 1
+    found = begins()
+    assert found == pytest.approx(world.now - 3 * DAY, abs=600 * SECOND)
+    days = 5.0
+    assert (prune(), begins()) == (0, found)
+    # No tick of the job was claimed since, although its objects are listed.
+    days = 0.5
+    assert prune() == 1
+    assert begins() >= world.now
 
 
 def test_exceptions_that_are_not_read_are_counted(world):

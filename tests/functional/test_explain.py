@@ -23,6 +23,7 @@ from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import SkipRequest
 from distperiodic.core.claim_request import TakeOverRequest
 from distperiodic.ports import Listed
+from distperiodic.ports import RunTimes
 from tests import claiming
 from tests.functional.places import SECOND
 
@@ -515,7 +516,7 @@ def test_why_does_not_guess_if_the_ids_are_not_kept(
     assert why_at(scene, earlier(4)) == 'skipped: paused'
     found = why_answers(scene, earlier(4), 'b')
     assert found['reason'] == 'one of several'
-    assert re.search(r'\b1 of them .*skipped: paused \(2 .*ran \(1 ',
+    assert re.search(r'ids of 1 objects .*skipped: paused \(2 .*ran \(1 ',
                      found['answer'])
 
 
@@ -530,6 +531,46 @@ def test_why_does_not_guess_whether_an_object_was_listed(scene, earlier):
         scene.place.run('poll', earlier(number), 'a', 'b')
 
     assert why_at(scene, earlier(4)) == 'not recorded'
+
+
+def test_why_does_not_guess_whether_the_row_of_an_object_was_pruned(
+        scene, earlier):
+    scene.place.run('poll', earlier(5), 'a', 'b')
+    scene.place.run('poll', earlier(4), 'b')
+    scene.store.sync('poll', [], ['a'], readings=[earlier(4) + SECOND])
+    days = (scene.store.now() - earlier(4) + 2 * SECOND) / (86400 * SECOND)
+    assert 'claims=1' in scene.place.ask(
+        'db', 'prune', '--claims', f'{days:.9f}')
+    scene.store.sync('poll', [Listed('a', Attributes(), earlier(3))], [],
+                     readings=[earlier(3) + SECOND])
+    for number in 2, 1:
+        scene.place.run('poll', earlier(number), 'a', 'b')
+
+    assert why_at(scene, earlier(5)) == 'not recorded'
+    # The row would not have been deleted if it had been listed at this tick.
+    assert why_at(scene, earlier(3)) == 'not in the catalogue'
+
+
+def test_why_of_a_run_that_was_started_more_than_a_period_late(
+        scene, earlier):
+    lease = 'of-4', 'poll', earlier(4)
+    assert claiming.claim(
+        scene.store, 'poll', earlier(4), ['a', 'b'], lease='of-4',
+        holder='api-1', seconds=600.0, supersede=False).won
+    scene.store.start(HeldLease(*lease), ['a', 'b'],
+                      NewLease('run-4', 'w-1', 600.0))
+    scene.store.finish(HeldLease('run-4', *lease[1:]), ['a', 'b'],
+                       RunTimes(late=2, behind=('a',)))
+    for number in 3, 2, 1:
+        scene.place.run('poll', earlier(number), 'a', 'b')
+
+    found = why_answers(scene, earlier(4))
+    assert found['reason'] == 'ran late'
+    assert 'started more than a period' in found['answer']
+    assert found['recorded'].endswith(' by w-1')
+    assert why_answers(scene, earlier(4), 'b')['reason'] == 'ran'
+    assert 'ran late' in [
+        one['reason'] for one in why_answers(scene, earlier(1))['last_ticks']]
 
 
 def test_why_of_a_tick_of_another_schedule(scene, earlier):

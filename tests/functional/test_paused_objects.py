@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import database
+from distperiodic.adapters.sql import pauses
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.core import pause
@@ -24,6 +25,7 @@ from tests.functional import places
 from tests.functional.cluster import Cluster
 from tests.functional.places import HOUR
 from tests.functional.places import SECOND
+from tests.pruned import pruned
 
 #: Ids that a shell, a terminal or SQL could misread.
 HOSTILE = ["a'; DROP TABLE x", 'b\x1b[31m', 'gr\u00f6\u00dfe %', '%', 'A', 'a']
@@ -214,6 +216,88 @@ def test_a_job_is_attended_until_its_pause_ends(place, store, ended,
     [job] = health_queries.jobs(store, place.now, 30.0)
 
     assert (job.paused, job.unattended) == (False, unattended)
+
+
+@pytest.mark.parametrize('paused, ended, unattended', [
+    # An operator ends the pause now, or it has ended by itself.
+    (True, None, False), (True, HOUR, False), (True, -HOUR, True),
+    (False, None, True)])
+def test_a_job_that_an_operator_has_just_resumed_has_its_scheduler(
+        place, store, paused, ended, unattended):
+    """Schedulers attend the job again at their next sweep."""
+    place.run('poll', place.now, 'a')
+    place.store.attend({'poll': 60.0}, {})
+    with contextlib.closing(database.make_engine(place.url).connect()) as to:
+        to.execute(sa.update(tables.job).values(
+            attended_since=1, attended_until=place.now - 2 * HOUR))
+        to.commit()
+    if paused:
+        admin.pause(store, 'poll', by='me@here', why='x', until=None if (
+            ended is None) else place.now + ended)
+
+    admin.resume(store, 'poll')
+
+    [job] = health_queries.jobs(store, place.now, 30.0)
+    assert (job.paused, job.paused_until) == (False, None)
+    assert job.unattended is unattended
+    assert status(place).paused is None
+
+
+def test_pauses_that_have_ended_are_deleted(place, store):
+    place.run('poll', place.now, 'a', 'b', 'c')
+    place.run('sync', place.now, 'a')
+    over = store.now() - SECOND
+    admin.pause_objects(store, 'poll', 'abc', by='me@here', why='x')
+    for key in 'ab':
+        admin.pause_objects(store, 'poll', key, by='me@here', why='x',
+                            until=place.now + HOUR)
+    admin.pause_objects(store, 'sync', 'a', by='me@here', why='x', until=over)
+    end(place, 'poll', 'a', over)
+
+    assert pruned(place.store.database, place.group)['ended pauses'] == 2
+
+    # A scheduler no longer reads the pauses of "sync" at each sweep.
+    assert {row.name: row.paused_objects for row in store.rows(sa.select(
+        tables.job).where(tables.job.c.space == place.group))} == {
+        'poll': 2, 'sync': None}
+    assert set(status(place).paused_objects) == {'b', 'c'}
+    assert pruned(place.store.database, place.group) == {}
+    assert rows(place) == 2
+    assert status(place, 'sync').paused_objects == {}
+
+
+def end(place, job, key, until):
+    """Let the pause of an object end."""
+    number = place.store._numbers.of(job)
+    place.store.database.write(lambda connection: connection.execute(
+        sa.update(tables.paused_object).where(
+            tables.paused_object.c.job == number,
+            tables.paused_object.c.object == key).values(paused_until=until)))
+
+
+def rows(place):
+    """Return the number of rows of paused objects."""
+    return place.store.database.read(lambda connection: connection.scalar(
+        sa.select(sa.func.count()).select_from(tables.paused_object)))
+
+
+def test_a_pause_that_begins_again_meanwhile_is_not_deleted(
+        place, store, monkeypatch):
+    """An operator pauses the object again before the row is locked."""
+    place.run('poll', place.now, 'a', 'b')
+    admin.pause_objects(store, 'poll', 'ab', by='me@here', why='x')
+    end(place, 'poll', 'a', store.now() - SECOND)
+    lock = pauses.lock
+
+    def pause_first(connection, number):
+        connection.execute(sa.update(tables.paused_object).values(
+            paused_until=None))
+        lock(connection, number)
+    monkeypatch.setattr(pauses, 'lock', pause_first)
+
+    assert pruned(place.store.database, place.group) == {}
+
+    assert set(status(place).paused_objects) == {'a', 'b'}
 
 
 @pytest.fixture

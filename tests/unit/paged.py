@@ -8,6 +8,7 @@ from distperiodic.core.claim import HeldLease
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim_request import NewLease
 from distperiodic.core.claim_request import SkipRequest
+from distperiodic.ports import RunTimes
 from tests import claiming
 
 SECOND = 1_000_000
@@ -29,15 +30,19 @@ class Group:
             job, tick or self.now - ago * SECOND, objects, 'api',
             SkippedBy.PAUSE, 'paused'))) == len(objects)
 
-    def run(self, job, *objects, dead=(), ago=5, tick=None):
-        """Run objects for a tick in the past."""
+    def run(self, job, *objects, dead=(), ago=5, tick=None, behind=()):
+        """Run objects for a tick in the past.
+
+        :param behind: Objects that begin more than a period late.
+        """
         tick = tick or self.now - ago * SECOND
         claiming.claim(self.store, job, tick, objects, lease='l',
                        holder='api', seconds=60.0, supersede=False)
         running = HeldLease('r', job, tick)
         self.store.start(HeldLease('l', job, tick), objects,
                          NewLease('r', 'w-1', 60.0))
-        self.store.finish(running, [o for o in objects if o not in dead])
+        self.store.finish(running, [o for o in objects if o not in dead],
+                          RunTimes(len(behind), behind=behind))
         self.store.fail(running, [
             Failure(key, f'{key} is ill') for key in dead], None)
 

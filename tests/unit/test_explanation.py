@@ -11,6 +11,7 @@ from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from distperiodic.core.outcomes import LATE
 from distperiodic.core.outcomes import REQUEUED
 from distperiodic.core.reason import FINE
 from distperiodic.core.reason import Reason
@@ -138,7 +139,10 @@ PAST = [
     (past(own=[exception('superseded')], schedule_since=650),
      [Reason.SUPERSEDED]),
     # Its first run began too late, and succeeded.
-    (past(own=[exception('late')]), [Reason.RAN]),
+    (past(own=[exception(LATE)]), [Reason.RAN_LATE]),
+    (past(own=[exception(LATE), DIED]), [Reason.DEAD]),
+    (past(own=[exception(LATE)], counts={Reason.RAN: 1, Reason.LOST: 2},
+          unknown={'by_lost': 2}), [Reason.LOST, Reason.RAN]),
     # An operator requeued the dead object.
     (past(own=[DIED]), [Reason.DEAD]),
     (past(own=[DIED, REQUEUE]), [Reason.RAN]),
@@ -151,7 +155,7 @@ PAST = [
     # The ids of some objects are not kept.
     (past(counts={Reason.RAN: 1, Reason.LOST: 2}, unknown={'by_lost': 2}),
      [Reason.LOST, Reason.RAN]),
-    (past(unknown={'late': 2}), [Reason.RAN]),
+    (past(unknown={LATE: 2}), [Reason.RAN]),
     (past(own=[exception('by_pause')], unknown={'by_lost': 2}),
      [Reason.SKIPPED_BY_PAUSE]),
     # The last successful run came before that tick, or there was no successful
@@ -170,6 +174,9 @@ PAST = [
     (past(since=700, delisted=650), [Reason.NOT_RECORDED]),
     (past(since=700, previous=500), [Reason.NOT_RECORDED]),
     (past(since=700), [Reason.NOT_LISTED]),
+    # An earlier row of the object may have been pruned.
+    (past(since=700, rows_begin=601), [Reason.NOT_RECORDED]),
+    (past(since=700, rows_begin=600), [Reason.NOT_LISTED]),
     (past(since=None, delisted=650), [Reason.NOT_RECORDED]),
     (past(since=None, delisted=550), [Reason.NOT_LISTED]),
     # It was claimed for the tick, and so it was listed.

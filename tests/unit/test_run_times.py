@@ -12,6 +12,7 @@ from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core.histogram import Histogram
 from distperiodic.core.message import Report
 from distperiodic.core.message import Timing
+from distperiodic.core.refusal import Refusal
 from distperiodic.core.ring import position_of
 from distperiodic.core.schedule import phase_us
 from distperiodic.flow.run_times import RunTimeBook
@@ -76,6 +77,31 @@ def test_a_step_of_a_task_is_late_from_the_instant_at_which_it_was_ready():
     assert histograms(times)[0].max == 9 * SECOND
     assert histograms(times)[0].sum == 10 * SECOND
     assert times.late == 1
+
+
+def test_the_objects_that_began_more_than_a_period_late_are_named():
+    poll = worlds.job('poll', every=60.0, objects=True)
+    # The monotonic clock was 100.0 at the tick.
+    timings = [Timing(0, 1, 1, 159.0, 0.0), Timing(1, 2, 3, 161.0, 0.003),
+               Timing(4, 0, 1, 170.0, 1.0), Timing(5, 1, 1, 160.0, 1.0)]
+    objects, attempts = list('abcdef'), [1, 1, 2, 1, 2, 1]
+
+    times = book().note(poll, TICK, objects, timings, attempts=attempts)
+    # The period of a tick that is not on the job's grid is unknown.
+    own = book().note(poll, TICK + 1, objects, timings, attempts=attempts)
+    step = book().note(poll, TICK, objects, timings, [TICK] * 6, attempts)
+
+    assert times.behind == ('b', 'd')
+    assert (times.late, own.behind, step.behind) == (4, (), ())
+    assert times.without_late() == times._replace(late=0, behind=())
+
+
+def test_a_start_within_the_late_claim_delay_is_not_named():
+    poll = worlds.job('poll', every=2.0, objects=True)
+
+    assert book().note(poll, TICK, ['a', 'b'], [
+        Timing(0, 1, 1, 104.0, 0.0), Timing(1, 1, 1, 106.0, 0.0)],
+        attempts=[1, 1]).behind == ('b',)
 
 
 def test_only_first_attempts_count_as_starts_and_all_as_runs():
@@ -147,6 +173,27 @@ def test_each_long_run_is_measured_alone_and_short_runs_together():
             for at, one in alone.items()} == {2: (1, 0.5), 5: (1, 3.0)}
     assert alone[2].began == pytest.approx(began + 0.0002, abs=1e-5)
     assert found[0] == pytest.approx((0, 2, 2, began, 0.0002), abs=1e-5)
+
+
+def test_short_runs_are_measured_together_up_to_an_object_that_did_not_run():
+    """The objects of a measurement follow each other in the batch."""
+    bench = Bench((objects_job(), lambda context, key: None))
+    bench.accept([f'warm-{n}' for n in range(64)])
+    bench.pool.run_all()
+    bench.reports.clear()
+    asked = []
+
+    def may_start(batch):
+        asked.append(batch)
+        return Refusal.NOT_A_MEMBER if len(asked) == 3 else None
+    bench.may_start = may_start
+    bench.accept(list('abcdef'))
+    bench.pool.run_all()
+
+    refused = [index for report, _ in bench.reports
+               for index, _ in report.refused]
+    assert refused == [2]
+    assert [(one.at, one.runs) for one in timings(bench)] == [(0, 2), (3, 3)]
 
 
 def test_a_worker_without_a_store_passes_the_times_of_its_runs_on_once():

@@ -42,6 +42,15 @@ def test_an_exception_covers_the_ticks_that_its_objects_missed():
         False, True, True, False]
 
 
+@pytest.mark.parametrize('length', [
+    1, 2, 16, 17, 256, 257, 60_000_000, 2 ** 62])
+def test_the_class_of_an_exception_is_the_first_that_is_long_enough(length):
+    span = tick_exceptions.span_of(1000, 1000 + length)
+
+    assert tick_exceptions.SPANS[span] >= length
+    assert span == 0 or tick_exceptions.SPANS[span - 1] < length
+
+
 def test_the_past_of_an_object_has_its_exceptions_and_the_unknown_ones():
     known = exception(['a', 'b'])
     later = exception(['a'], tick=700, after=500, outcome='by_lost')

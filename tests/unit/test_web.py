@@ -261,6 +261,12 @@ def test_the_map_of_many_objects_has_the_worst_and_the_parts_of_the_ring(
     assert len(lines(text)) == 66
 
 
+def test_an_object_that_ran_late_is_in_the_map(group):
+    group.run('poll', 'a', 'b', ago=30, behind=('a',))
+
+    assert lines(group.text('/jobs/poll')) == {'a': ['l']}
+
+
 def test_the_map_shows_how_many_objects_are_not_kept(group, monkeypatch):
     monkeypatch.setattr(history, 'KEPT', 1)
     group.run('poll', 'a', 'b', ago=30)

@@ -16,9 +16,11 @@ from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.outcomes import COLUMNS
+from distperiodic.core.outcomes import LATE
 from distperiodic.core.outcomes import SKIPPED
 from distperiodic.core.tick_exceptions import KEPT
 from distperiodic.core.tick_exceptions import packed
+from distperiodic.core.tick_exceptions import span_of
 from distperiodic.ports import NO_TIMES
 from distperiodic.ports import RunTimes
 
@@ -81,6 +83,8 @@ def count_in(tx: Transaction, number: int, tick: int,
     """Add *counts* to the history, for the member that holds *lease*."""
     tx.connection.execute(tx.sql.count_in, _parameters(
         number, tick, counts, reason, times) | {'stands_in': lease})
+    if times.behind:
+        record(tx, number, tick, LATE, {tick - 1: times.behind}, lease=lease)
 
 
 def count_committed(tx: Transaction, number: int,
@@ -95,8 +99,12 @@ def count_committed(tx: Transaction, number: int,
         'of_job': number, 'keys': tx.dialect.keys(keys),
         'stands_in': lease})
     if rows:
-        add(tx, [increments(number, rows[0].tick, rows[0].worker or '',
-                            times=times, done=len(rows))])
+        tick, worker = rows[0].tick, rows[0].worker or ''
+        add(tx, [increments(number, tick, worker, times=times,
+                            done=len(rows))])
+        if times.behind:
+            record(tx, number, tick, LATE, {tick - 1: times.behind},
+                   holder=worker)
     return len(rows)
 
 
@@ -107,7 +115,7 @@ def record(tx: Transaction, number: int, tick: int, outcome: str,
 
     Call this in the transaction that counts the objects.
 
-    :param outcome: Name of the number that counts them, or REQUEUED.
+    :param outcome: Name of the number that counts them, REQUEUED or LATE.
     :param objects: Objects by the instant after which they missed all of
         their ticks, up to *tick*.
     :param holder: Member that the history names. None means the holder of
@@ -121,16 +129,34 @@ def record(tx: Transaction, number: int, tick: int, outcome: str,
         kept.paused_since is not None) else KEPT - kept.number
     rows = []
     for after, keys in sorted(objects.items()):
-        rows.append({
-            'of_job': number, 'at_tick': tick, 'after_it': after,
-            'as_outcome': outcome,
-            'because': reason[:tables.LONGEST_REASON] or None,
-            'number': len(keys),
-            'ids': packed(keys) if room >= len(keys) else None} | (
+        rows.append(_exception(
+            number, outcome, after, tick, len(keys), reason,
+            packed(keys) if room >= len(keys) else None) | (
             {'stands_in': lease} if holder is None else {'runner': holder}))
         room -= len(keys)
     tx.connection.execute(
         tx.sql.record_in if holder is None else tx.sql.record_of, rows)
+
+
+def record_numbers(tx: Transaction, number: int, found: Mapping[
+        tuple[str, int, int], int]) -> None:
+    """Record exceptions without the ids of their objects.
+
+    :param found: Numbers of objects by outcome, by the instant after which
+        they missed all of their ticks, and by the last of these ticks.
+    """
+    tx.connection.execute(tx.sql.record_of, [
+        _exception(number, *which, objects) | {'runner': ''}
+        for which, objects in sorted(found.items())])
+
+
+def _exception(number: int, outcome: str, after: int, tick: int, objects: int,
+               reason: str = '', ids: bytes | None = None) -> dict[str, Any]:
+    """Return the parameters of a statement that records an exception."""
+    return {'of_job': number, 'at_tick': tick, 'after_it': after,
+            'of_span': span_of(after, tick), 'as_outcome': outcome,
+            'because': reason[:tables.LONGEST_REASON] or None,
+            'number': objects, 'ids': ids}
 
 
 def record_failures(tx: Transaction, number: int, dead: Sequence[Any],

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletion of old rows in small transactions, while services run."""
 
+import collections
 import functools
+import itertools
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -11,6 +13,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import history as sql_history
+from distperiodic.adapters.sql import pauses
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.statements import CLOSED
@@ -20,6 +23,8 @@ from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 from distperiodic.core.pruning import Ages
 from distperiodic.core.pruning import PruneStep
+from distperiodic.core.tick_exceptions import KEPT_IN_ALL
+from distperiodic.core.tick_exceptions import ROW
 from distperiodic.core.workflow import ENDED
 from distperiodic.core.workflow import Status
 
@@ -34,6 +39,7 @@ _job = tables.job
 _lease = tables.lease
 _member = tables.member
 _partition_worker = tables.partition_worker
+_paused = tables.paused_object
 _queue = tables.queue
 _ready = tables.ready
 _task = tables.task
@@ -84,7 +90,9 @@ def prune_steps(database: Database, namespace: str,
 
     After the last step, all rows that were old at the first step are deleted.
     """
-    for kind, work in _works(_Group(database, namespace), ages):
+    group = _Group(database, namespace)
+    for kind, work in itertools.chain(
+            _works(group, ages), _surplus(group) if ages.surplus else ()):
         more = True
         while more:
             rows, more = database.write(work)
@@ -129,7 +137,7 @@ def _works(group: _Group, ages: Ages) -> list[tuple[str, _Work]]:
                         group.dialect.lease_now - round(
                             ages.reports * _DAY))))
     if ages.claims is not None:
-        found += _of_claims(group, before(ages.claims))
+        found += _of_claims(group, before(ages.claims), now)
     if ages.tasks is not None:
         for status in _ENDED:
             add('tasks', _prune_some_tasks, group=group, status=status,
@@ -141,7 +149,33 @@ def _works(group: _Group, ages: Ages) -> list[tuple[str, _Work]]:
     return found
 
 
-def _of_claims(group: _Group, before: int) -> list[tuple[str, _Work]]:
+def _surplus(group: _Group) -> Iterator[tuple[str, _Work]]:
+    """Yield the transactions that delete what no age decides on.
+
+    See :func:`_works`. The rows of one job are read at a time.
+    """
+    for number in group.jobs(_job.c.paused_objects.is_not(None)):
+        yield 'ended pauses', functools.partial(
+            _prune_pauses, group=group, number=number)
+    for number in group.jobs(
+            sa.exists().where(_exception.c.job == _job.c.id)):
+        sizes = sa.select(
+            _exception.c.tick, sa.func.sum(_exception.c.number + ROW).over(
+                order_by=_exception.c.tick.desc()).label('size')
+        ).where(*_with_ids(number)).subquery()
+        [(last,)] = group.rows(sa.select(sa.func.max(sizes.c.tick)).where(
+            sizes.c.size > KEPT_IN_ALL))
+        if last is not None:
+            yield 'ids of exceptions', functools.partial(
+                _prune_some_ids, group=group, number=number, last=last)
+
+
+def _with_ids(number: int) -> tuple[sa.ColumnElement[bool], ...]:
+    return _exception.c.job == number, _exception.c.objects.is_not(None)
+
+
+def _of_claims(group: _Group, before: int,
+               now: int) -> list[tuple[str, _Work]]:
     """Return the transactions that delete claims; see :func:`_works`."""
     numbers = group.jobs(_job.c.kind == tables.KIND)
     unused = [row.job for row in group.rows(
@@ -156,13 +190,21 @@ def _of_claims(group: _Group, before: int) -> list[tuple[str, _Work]]:
             # ticks are due.
             old += [_claim.c.state.in_(CLOSED), _claim.c.since.is_(None)]
         found.append(('claims', functools.partial(
-            _prune_some_claims, group=group, number=number, old=old)))
+            _prune_some_claims, group=group, number=number, old=old,
+            # Any tick since the last one of an unused job may be undecided.
+            listed_until=now if number in unused else before)))
     return [*found, ('leases', functools.partial(
         _prune_leases, unused=unused, before=before))]
 
 
 def _prune_some_claims(connection: sa.Connection, *, group: _Group,
-                       number: int, old: list[Any]) -> _Deleted:
+                       number: int, old: list[Any],
+                       listed_until: int) -> _Deleted:
+    """Delete claims.
+
+    :param listed_until: Instant before which their objects may have been
+        listed.
+    """
     last = connection.scalar(
         sa.select(_claim.c.object).where(*old)
         .order_by(_claim.c.object).limit(1).offset(_AT_A_TIME - 1))
@@ -178,9 +220,12 @@ def _prune_some_claims(connection: sa.Connection, *, group: _Group,
                   else State.CANCELLED)
         sql_history.count(
             tx, number, tick, '', **{ending.value: still_open})
-    return _Deleted(
-        connection.execute(sa.delete(_claim).where(*some)).rowcount,
-        last is not None)
+    found = connection.scalar(
+        sa.select(_claim.c.object).where(*some).limit(1))
+    rows = connection.execute(sa.delete(_claim).where(*some)).rowcount
+    if found is not None:
+        _raise(connection, number, _job.c.claims_pruned, listed_until)
+    return _Deleted(rows, last is not None)
 
 
 def _prune_leases(connection: sa.Connection, *, unused: Sequence[int],
@@ -327,10 +372,15 @@ def _begin_after(connection: sa.Connection, number: int, tick: int) -> None:
     No audit starts before the tick, and no object's tick before it is
     explained.
     """
+    _raise(connection, number, _job.c.pruned_before, tick + 1)
+
+
+def _raise(connection: sa.Connection, number: int,
+           column: sa.Column[int], instant: int) -> None:
+    """Set an instant in the row of a job, unless it has a later one."""
     connection.execute(sa.update(_job).where(
-        _job.c.id == number, sa.or_(
-            _job.c.pruned_before.is_(None), _job.c.pruned_before <= tick)
-    ).values(pruned_before=tick + 1))
+        _job.c.id == number, sa.or_(column.is_(None), column < instant)
+    ).values({column: instant}))
 
 
 def _prune_some_exceptions(connection: sa.Connection, *, number: int,
@@ -346,6 +396,50 @@ def _prune_some_exceptions(connection: sa.Connection, *, number: int,
     _begin_after(connection, number, found[-1].tick)
     connection.execute(sa.delete(_exception).where(
         _exception.c.id.in_([row.id for row in found])))
+    return _Deleted(len(found), len(found) == _AT_A_TIME)
+
+
+def _prune_pauses(connection: sa.Connection, *, group: _Group,
+                  number: int) -> _Deleted:
+    """Delete the pauses of objects that have ended by themselves.
+
+    As long as a job has paused objects, schedulers read them at each sweep.
+    """
+    over = sa.select(_paused.c.object).where(
+        _paused.c.job == number, pauses.ended(group.dialect.now))
+    if connection.execute(over.limit(1)).first() is None:
+        return _Deleted(0, False)
+    # An operator may have paused them again before the lock was acquired.
+    pauses.lock(connection, number)
+    found = connection.execute(over).scalars().all()
+    pauses.delete(connection, number, found)
+    pauses.count(connection, number)
+    return _Deleted(len(found), False)
+
+
+def _prune_some_ids(connection: sa.Connection, *, group: _Group,
+                    number: int, last: int) -> _Deleted:
+    """Replace the ids of a job's exceptions by their number.
+
+    :param last: The newest tick whose ids are replaced.
+    """
+    # Several schedulers may do this at the same time. Each row is counted by
+    # the one that has locked it.
+    found = connection.execute(
+        sa.select(_exception.c.id, _exception.c.outcome, _exception.c.after,
+                  _exception.c.tick, _exception.c.number)
+        .where(*_with_ids(number), _exception.c.tick <= last)
+        .order_by(_exception.c.tick).limit(_AT_A_TIME)
+        .with_for_update(skip_locked=True)).all()
+    if found:
+        numbers: collections.Counter[tuple[str, int, int]] = (
+            collections.Counter())
+        for row in found:
+            numbers[row.outcome, row.after, row.tick] += row.number
+        sql_history.record_numbers(
+            Transaction(connection, group.dialect), number, numbers)
+        connection.execute(sa.delete(_exception).where(
+            _exception.c.id.in_([row.id for row in found])))
     return _Deleted(len(found), len(found) == _AT_A_TIME)
 
 

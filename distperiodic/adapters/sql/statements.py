@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from distperiodic.adapters.sql import lease_terms
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.dialects.dialect import Dialect
+from distperiodic.adapters.sql.jobs import not_over
 from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import MOVES
@@ -236,12 +237,13 @@ class Statements:
         self.record_of = self._record(sa.bindparam('runner'))
         self.record_in = self._record(holder)
         #: Select the number of objects of a tick whose ids are kept, and
-        #: since when the job is paused.
+        #: since when the job is paused, if it is.
         self.kept = sa.select(
             sa.func.coalesce(sa.cast(sa.func.sum(
                 _exception.c.number), sa.BigInteger), 0).label('number'),
             sa.select(_job.c.paused_since).where(
-                _job.c.id == sa.bindparam('of_job')).scalar_subquery()
+                _job.c.id == sa.bindparam('of_job'),
+                not_over(_job, self._now)).scalar_subquery()
             .label('paused_since')).where(
                 _exception.c.job == sa.bindparam('of_job'),
                 _exception.c.tick == sa.bindparam(
@@ -356,6 +358,7 @@ class Statements:
             job=sa.bindparam('of_job'),
             tick=sa.bindparam('at_tick', type_=sa.BigInteger),
             after=sa.bindparam('after_it', type_=sa.BigInteger),
+            span=sa.bindparam('of_span', type_=sa.SmallInteger),
             outcome=sa.bindparam('as_outcome'), member=member,
             reason=sa.bindparam('because', type_=sa.String), at=self._now,
             number=sa.bindparam('number', type_=sa.Integer),

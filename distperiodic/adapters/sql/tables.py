@@ -72,7 +72,8 @@ job = sa.Table(
     sa.Column('paused_by', sa.String(LONGEST_REASON)),
     sa.Column('paused_why', sa.String(LONGEST_REASON)),
     #: When the pause ends by itself. None means that it lasts until an
-    #: operator ends it.
+    #: operator ends it. If the job is not paused, this is the time at which
+    #: its last pause has ended.
     sa.Column('paused_until', sa.BigInteger),
     #: Number of rows of the job in the table of paused objects. None means 0.
     #: So a scheduler reads that table only if the job has such rows.
@@ -99,6 +100,9 @@ job = sa.Table(
     #: Tick before which history may have been pruned. None means that no
     #: history was pruned.
     sa.Column('pruned_before', sa.BigInteger),
+    #: Instant before which an object may have been listed whose claim was
+    #: pruned. None means that no claim was pruned.
+    sa.Column('claims_pruned', sa.BigInteger),
     sa.UniqueConstraint('space', 'kind', 'name', name='distperiodic_job_of'),
     **_OF_TABLES)
 
@@ -237,7 +241,8 @@ history = sa.Table(
 
 #: Objects that did not run as planned, beside the history, which counts them.
 #: A transaction that counts such objects inserts one row for each outcome, and
-#: no row changes. A tick of objects that all ran has no row.
+#: no row changes. A tick of objects that all ran has no row. If a job has too
+#: many ids, schedulers replace its oldest rows by rows without ids.
 exception = sa.Table(
     'distperiodic_exception', metadata,
     sa.Column('id', Serial, primary_key=True),
@@ -246,9 +251,11 @@ exception = sa.Table(
     sa.Column('tick', sa.BigInteger, nullable=False),
     #: The objects missed all of their ticks after this instant, up to *tick*.
     sa.Column('after', sa.BigInteger, nullable=False),
-    #: Name of a column of the history, or core.outcomes.REQUEUED.
+    #: Class of the length of this interval; see core.tick_exceptions.span_of.
+    sa.Column('span', sa.SmallInteger, nullable=False),
+    #: Name of a column of the history, or REQUEUED or LATE of core.outcomes.
     sa.Column('outcome', sa.String(20), nullable=False),
-    #: As in the history.
+    #: As in the history. A row that replaces others has neither.
     sa.Column('member', Exact(LONGEST_HOLDER), nullable=False),
     sa.Column('reason', sa.String(LONGEST_REASON)),
     #: When the row was inserted, in microseconds of the store's clock.
@@ -256,9 +263,11 @@ exception = sa.Table(
     #: Number of objects.
     sa.Column('number', sa.Integer, nullable=False),
     #: Ids of the objects, packed by :mod:`distperiodic.core.tick_exceptions`.
-    #: None means that they are not kept, because the tick has too many.
+    #: None means that they are not kept, because the tick or the job has too
+    #: many.
     sa.Column('objects', LongBinary),
-    sa.Index('distperiodic_exception_tick', 'job', 'tick', 'after'),
+    sa.Index('distperiodic_exception_tick', 'job', 'tick'),
+    sa.Index('distperiodic_exception_span', 'job', 'span', 'tick', 'after'),
     **_OF_TABLES)
 
 #: One row, used with SQLite only. It holds the offsets of both clocks from the

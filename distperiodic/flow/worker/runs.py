@@ -340,6 +340,8 @@ class _Stopwatch:
                 message.Timing(index, first, 1, self.last, took))
             self._began = now
         else:
+            if index != self._at + self._runs:
+                self.flush()
             if not self._runs:
                 self._at = index
             self._first += first

@@ -55,6 +55,7 @@ def _create_jobs() -> None:
         sa.Column('attended_until', sa.BigInteger),
         sa.Column('checked', sa.BigInteger),
         sa.Column('pruned_before', sa.BigInteger),
+        sa.Column('claims_pruned', sa.BigInteger),
         sa.UniqueConstraint(
             'space', 'kind', 'name', name='distperiodic_job_of'),
         **_OF_TABLES)
@@ -158,13 +159,16 @@ def _create_history() -> None:
         sa.Column('job', sa.Integer, nullable=False),
         sa.Column('tick', sa.BigInteger, nullable=False),
         sa.Column('after', sa.BigInteger, nullable=False),
+        sa.Column('span', sa.SmallInteger, nullable=False),
         sa.Column('outcome', sa.String(20), nullable=False),
         sa.Column('member', Exact(255), nullable=False),
         sa.Column('reason', sa.String(200)),
         sa.Column('at', sa.BigInteger, nullable=False),
         sa.Column('number', sa.Integer, nullable=False),
         sa.Column('objects', LongBinary),
-        sa.Index('distperiodic_exception_tick', 'job', 'tick', 'after'),
+        sa.Index('distperiodic_exception_tick', 'job', 'tick'),
+        sa.Index(
+            'distperiodic_exception_span', 'job', 'span', 'tick', 'after'),
         **_OF_TABLES)
 
 
