@@ -88,5 +88,6 @@ def subscribe(function: Callable[[Event], object]) -> Callable[[], None]:
 
     :param function: Called with an event. Its result is ignored.
     :returns: Function that ends the subscription. It may be called repeatedly.
+    :raises TypeError: *function* cannot be called, or is a coroutine function.
     """
     return SUBSCRIBERS.subscribe(function)

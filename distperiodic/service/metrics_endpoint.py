@@ -187,9 +187,31 @@ class MetricsEndpoint:
         self._stopping.set()
         self._thread.join(_EVERY)
 
+    def forked(self) -> None:
+        """Release the address and the files in a child, where the thread does
+        not run. The parent keeps both.
+        """
+        with contextlib.suppress(OSError):
+            if self._server is not None:
+                self._server.socket.close()
+            self._files.close()
+
 
 _ENDPOINTS: dict[str, MetricsEndpoint] = {}
 _LOCK = threading.Lock()
+
+
+def _forked() -> None:
+    global _LOCK
+    _LOCK = threading.Lock()
+    for endpoint in _ENDPOINTS.values():
+        endpoint.forked()
+    _ENDPOINTS.clear()
+
+
+# A child that starts a service has an endpoint of its own. A child that does
+# not must not keep the address when its parent ends.
+os.register_at_fork(after_in_child=_forked)
 
 
 def start(settings: opts.Settings) -> Callable[[], None]:
@@ -213,7 +235,7 @@ def start(settings: opts.Settings) -> Callable[[], None]:
     def stop() -> None:
         with _LOCK:
             endpoint.users -= 1
-            if endpoint.users:
+            if endpoint.users or _ENDPOINTS.get(key) is not endpoint:
                 return
             _ENDPOINTS.pop(key, None)
         endpoint.stop()

@@ -3,8 +3,10 @@
 
 import contextlib
 import os
+import signal
 import socket
 import sys
+import time
 import urllib.request
 
 import pytest
@@ -19,14 +21,9 @@ from distperiodic.core.telemetry import TickDue
 from distperiodic.service import metrics_endpoint
 from tests.configured import configuration
 from tests.logged import lines
+from tests.services.ports import free_port
 from tests.unit.test_tally_files import Process
 from tests.waiting import wait_until
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(('127.0.0.1', 0))
-        return found.getsockname()[1]
 
 
 @pytest.fixture
@@ -103,6 +100,46 @@ def test_the_metrics_of_two_services_of_a_process_are_served_until_both_stop(
     assert ready(settings)
     stops[1]()
     assert wait_until(lambda: ready(settings) is None)
+
+
+@contextlib.contextmanager
+def forked(act):
+    """Run *act* in a child, which ends with the block."""
+    child = os.fork()
+    if not child:
+        try:
+            act()
+            time.sleep(60)
+        finally:
+            os._exit(1)
+    try:
+        yield
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_service_of_a_forked_child_adds_its_values(settings):
+    def serve():
+        metrics_endpoint.check(settings)
+        metrics_endpoint.start(settings)
+        SUBSCRIBERS.put(TickDue('test-of-a-child', 60))
+    stop = metrics_endpoint.start(settings)
+    wait_until(lambda: ready(settings))
+    with forked(serve):
+        wait_until(lambda: sample(
+            ready(settings), 'distperiodic_ticks_due_total',
+            job='test-of-a-child') == 1)
+    stop()
+
+
+def test_a_forked_child_does_not_keep_the_address_of_its_parent(settings):
+    stop = metrics_endpoint.start(settings)
+    wait_until(lambda: ready(settings))
+    with forked(lambda: None):
+        stop()
+
+        wait_until(lambda: metrics_endpoint.check(settings) or True)
 
 
 def test_an_address_in_use_is_refused_in_one_line_before_the_start(settings):

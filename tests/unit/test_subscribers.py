@@ -39,6 +39,18 @@ def test_a_subscriber_receives_the_events_in_their_order(hub):
     wait_until(lambda: received == sent)
 
 
+async def never_awaited(event):
+    raise AssertionError
+
+
+@pytest.mark.parametrize('function', [None, never_awaited])
+def test_a_subscriber_that_could_not_run_is_refused(hub, function):
+    with pytest.raises(TypeError, match='needs a function'):
+        hub.subscribe(function)
+
+    assert not hub.open
+
+
 def test_the_sink_is_open_while_there_is_a_subscriber(hub):
     assert not hub.open
     one, other = hub.subscribe(print), hub.subscribe(print)

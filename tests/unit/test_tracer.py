@@ -270,6 +270,16 @@ def test_without_an_sdk_no_run_is_traced(monkeypatch):
     assert TRACING.tracer.current() is None
 
 
+def test_a_missing_sdk_is_one_log_line(monkeypatch, caplog):
+    monkeypatch.setattr(TRACING, 'tracer', None)
+    tracing.install('a test', trace.ProxyTracerProvider())
+    Dispatch()
+    ran(lambda context, key: None, trace=TRACE)
+
+    line, = lines(caplog, 'spans missing')
+    assert line['reason'].startswith('no SDK of OpenTelemetry')
+
+
 def test_a_provider_that_fails_stops_no_work(monkeypatch, caplog):
     class Broken(trace.TracerProvider):
         def get_tracer(self, *args, **options):

@@ -14,6 +14,7 @@ The thread then starts in each child, and the counts of a child begin at zero.
 """
 
 import contextlib
+import inspect
 import logging
 import os
 import queue
@@ -167,7 +168,14 @@ class Subscribers:
         """Pass each event from now on to *function*.
 
         :returns: Function that ends the subscription.
+        :raises TypeError: *function* cannot be called, or is a coroutine
+            function, whose body would never run.
         """
+        if not callable(function) or inspect.iscoroutinefunction(function):
+            raise TypeError(
+                f'distperiodic.events.subscribe() needs a function that takes '
+                f'an event, not {function!r}; pass the function itself, '
+                'without calling it, and define it without async')
         subscription = Subscription(function)
         with self._lock:
             self._subscriptions += subscription,

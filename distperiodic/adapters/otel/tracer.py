@@ -126,13 +126,22 @@ class OtelTracer:
         #: tick.
         self._first: collections.OrderedDict[tuple[str, int], str] = (
             collections.OrderedDict())
+        #: True if a log line has reported that there is no SDK.
+        self._missed = False
 
     def _is_off(self) -> bool:
         """Return whether the host has configured no SDK, or has disabled it.
         """
-        return isinstance(
-            self._provider or otel.get_tracer_provider(),
-            (otel.ProxyTracerProvider, otel.NoOpTracerProvider))
+        provider = self._provider or otel.get_tracer_provider()
+        if isinstance(provider, otel.ProxyTracerProvider):
+            if not self._missed:
+                self._missed = True
+                LOG.warning(
+                    'spans missing: reason=no SDK of OpenTelemetry; no span '
+                    'is created before this process configures one, or is '
+                    'started with opentelemetry-instrument')
+            return True
+        return isinstance(provider, otel.NoOpTracerProvider)
 
     @_guarded
     def dispatched(self, batch: message.Batch,
