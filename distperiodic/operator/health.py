@@ -424,14 +424,21 @@ class Facts:
         return {role: roles.count(role) for role in ('scheduler', 'worker')}
 
 
+# Servers, as findings name them.
+_SERVERS = 'store', 'coordination', 'broker'
+
+
 def findings(facts: Facts) -> list[Finding]:
-    """Return what is wrong with a group: failures first, then by age."""
+    """Return what is wrong with a group: failures first, those of servers
+    before their consequences, then by age.
+    """
     found: dict[tuple[str, str], Finding] = {}
     for rule in _RULES:
         for one in rule(facts):
             found.setdefault((one.code, one.about), one)
     return sorted(found.values(), key=lambda one: (
         one.severity is Severity.WARNING,
+        one.about not in _SERVERS,
         facts.now if one.since is None else one.since, one.code, one.about))
 
 

@@ -523,6 +523,14 @@ def test_failures_come_first_and_the_oldest_of_them():
         'queue p', 'queue q', 'object ping/h7']
 
 
+def test_a_server_that_is_away_comes_before_its_consequences():
+    found = health.findings(dataclasses.replace(
+        REST, coordination='connection refused', live=None, halted=(
+            Halted('q', NOW - 9 * SECOND, '', None, 0),)))
+
+    assert [one.about for one in found] == ['coordination', 'queue q']
+
+
 def test_ticks_are_lost_since_the_first_of_them():
     [found] = health.findings(dataclasses.replace(
         REST, jobs=(job(ticks=[(0, 1), (0, 0), (0, 2)]),)))
