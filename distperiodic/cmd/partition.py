@@ -90,17 +90,12 @@ class PartitionPromote(RecordedCommand):
         settings = session.check_store()
         from distperiodic.operator import partitions
         parsed = session.parsed
-        with session.recorded(parsed.partition, member=parsed.member):
+        with session.recorded(
+                parsed.partition, member=parsed.member) as record:
             before = partitions.promote(
                 session.store, settings.topic_of(parsed.partition),
                 parsed.member, by=session.actor.name,
                 within=settings.session_timeout)
+            record.outcome = partitions.effect_of(before, parsed.member)
         session.prepare_hint()('partition promote')
-        active = configured.identity(before.active)
-        if active == parsed.member:
-            text = f'{parsed.member} is already active'
-        else:
-            text = (f'{parsed.member} is next; '
-                    + (f'{active} releases the partition when its runs have '
-                       'ended' if active else 'no worker is active now'))
-        session.print(text)
+        session.print(record.outcome)

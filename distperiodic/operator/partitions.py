@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from distperiodic import exceptions
 from distperiodic.adapters.sql import tables
+from distperiodic.core import wording
 from distperiodic.core.member import identity_of
 from distperiodic.core.standby import Role
 from distperiodic.operator.group_reader import GroupReader
@@ -104,6 +105,19 @@ def promote(store: GroupStore, name: str, member: str, *, by: str,
             promoted_by=None if active else by[:tables.LONGEST_REASON])
         return found
     return store.write(work)
+
+
+def effect_of(before: PartitionState, member: str) -> str:
+    """Return the effect of a choice in words.
+
+    :param before: The partition before *member* was chosen.
+    """
+    active = wording.identity(before.active)
+    if active == member:
+        return f'{member} is already active'
+    return f'{member} is next; ' + (
+        f'{active} releases the partition when its runs have ended'
+        if active else 'no worker is active now')
 
 
 def _update(store: GroupStore, connection: sa.Connection, name: str,

@@ -98,8 +98,9 @@ class PromoteWorker(PageAction):
         name, worker = order.names['partition'], order.names['worker']
         settings = sources.check_store()
         hint = sources.hint(ignore)
-        with sources.record(self.verb.name, name, member=worker):
-            partitions.promote(
+        with sources.record(self.verb.name, name, member=worker) as record:
+            before = partitions.promote(
                 sources.store, settings.topic_of(name), worker,
                 by=sources.actor.name, within=settings.session_timeout)
+            record.outcome = partitions.effect_of(before, worker)
         hint(self.verb.name)

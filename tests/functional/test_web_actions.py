@@ -256,10 +256,12 @@ def test_a_standby_worker_is_promoted_in_the_browser(site):
 
     assert chosen in title
     assert f'{before["active"]} is active' in text
-    assert 'partition promote vm: done' in notice
+    effect = (f'{chosen} is next; {before["active"]} releases the partition '
+              'when its runs have ended')
+    assert f'partition promote vm: {effect}' in notice
     assert site.events()[0] == (
         'partition promote', 'vm', 'the disk of the other one is slow',
-        'done')
+        effect)
     wait_until(lambda: partition()['active'] == chosen, 60,
                f'{chosen} does not become active')
     assert partition()['activations'] == before['activations'] + 1
