@@ -53,11 +53,14 @@ class NotDone(Exception):
     @classmethod
     def because(cls, error: exceptions.DistperiodicError) -> Self:
         """Return the error of an action that *error* has ended."""
-        return cls(str(error), *(
-            ('Not found', 404) if isinstance(error, exceptions.UnknownTask)
-            else (_NOT_POSSIBLE, 409) if isinstance(error, (
-                exceptions.ConfigError, exceptions.InvalidTask))
-            else ('This action failed', 503)))
+        if isinstance(error, exceptions.UnknownTask):
+            return cls(str(error), 'Not found', 404)
+        if isinstance(error, (
+                exceptions.ConfigError, exceptions.InvalidTask)):
+            return cls(str(error), _NOT_POSSIBLE, 409)
+        # The answer to a commit may have been lost.
+        return cls(f'{error}; look at the page of events before you act again',
+                   'The outcome of this action is unknown', 503)
 
 
 def notice(request: PageRequest) -> ActionNotice | None:

@@ -51,6 +51,17 @@ def test_an_operator_is_no_claim_store(store):
     assert not isinstance(store, SqlClaimStore)
 
 
+def test_an_action_on_many_rows_takes_at_most_the_rows_that_were_shown():
+    tally = bulk.BulkTally('task', 3)
+    taken = []
+    for some in 'ab', 'cd', 'ef':
+        found = tally.within(some)
+        taken += found
+        tally.add(len(found), len(found))
+
+    assert taken == ['a', 'b', 'c']
+
+
 def test_a_query_takes_a_reader_and_a_command_takes_a_store():
     taken = {
         function: inspect.signature(function).parameters['store'].annotation

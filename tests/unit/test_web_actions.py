@@ -23,6 +23,7 @@ from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.members import SqlMembers
 from distperiodic.core.control import Me
+from distperiodic.core.pause import Pause
 from distperiodic.operator import admin
 from distperiodic.operator import auditing
 from distperiodic.operator import bulk_tasks
@@ -83,6 +84,9 @@ class ActingGroup(Group):
         assert answer.status_code == 200, answer.text
         return self.post(form_of(answer.text)['action'], environ, data={
             'token': form_of(answer.text)['token'], **fields})
+
+    def paused_objects(self):
+        return self.store.attend({'poll': 60.0}, {})['poll'].paused_objects
 
     def paused(self):
         with contextlib.closing(GroupStore(self.url, 'tests')) as store:
@@ -545,11 +549,24 @@ def test_an_object_is_paused_until_an_instant_and_resumed(group):
     assert group.paused() == {}
     [event] = group.events()
     assert event.arguments['objects'] == ['a']
-    assert event.arguments['until'] >= group.now + 7200 * SECOND
+    until = event.arguments['until']
+    assert until >= group.now + 7200 * SECOND
+    assert group.paused_objects() == {'a': Pause('new disk', until)}
     group.confirm('/jobs/poll/resume?object=a')
     assert buttons() == {'pause', 'trigger'}
     group.confirm('/jobs/poll/resume?object=a')
     assert group.events()[0].outcome == 'it was not paused'
+
+
+def test_one_of_several_paused_objects_is_resumed(group):
+    for key in 'a', 'b':
+        group.confirm(f'/jobs/poll/pause?object={key}', reason=key)
+    group.confirm('/jobs/poll/resume?object=a')
+
+    assert group.paused_objects() == {'b': Pause('b')}
+    assert [(one.verb, one.arguments['objects']) for one in group.events()
+            ] == [('job resume', ['a']), ('job pause', ['b']),
+                  ('job pause', ['a'])]
 
 
 @pytest.mark.parametrize(('until', 'status', 'why'), [
@@ -727,6 +744,18 @@ def test_tasks_that_match_after_the_count_are_not_changed(
     assert status_of(group).count('waiting') == 1
 
 
+def test_only_the_tasks_of_a_filter_are_retried(group, submitted):
+    for task in submitted:
+        group.confirm(f'/tasks/{task}/cancel')
+    group.confirm('/tasks/retry?status=cancelled&queue=q&type=vm.boot',
+                  direction='forward')
+
+    assert status_of(group) == ['waiting', 'waiting', 'cancelled']
+    assert group.events()[0].arguments['back'] is False
+    group.confirm('/tasks/cancel?type=vm.none')
+    assert status_of(group) == ['waiting', 'waiting', 'cancelled']
+
+
 def test_a_queue_is_halted_and_resumed(group):
     client = tasks.Client(group.conf)
     client.submit('vm.boot', {}, queue='a/b')
@@ -854,7 +883,7 @@ def test_the_title_of_an_error_states_its_kind(
     assert re.findall('<h1>(.*?)</h1>', answer.text) == [title]
 
 
-def test_the_title_of_an_error_during_an_action_states_that_it_failed(
+def test_an_action_may_have_been_carried_out_before_an_error_of_the_store(
         group, monkeypatch):
     def fails(*arguments, **more):
         raise exceptions.StoreUnavailable('the store does not answer')
@@ -862,7 +891,9 @@ def test_the_title_of_an_error_during_an_action_states_that_it_failed(
     answer = group.confirm('/jobs/poll/pause', reason='slow')
 
     assert answer.status_code == 503
-    assert '<h1>This action failed</h1>' in answer.text
+    assert '<h1>The outcome of this action is unknown</h1>' in answer.text
+    assert 'the store does not answer; look at the page of events' in (
+        answer.text)
 
 
 def test_a_reason_with_characters_that_no_database_stores_is_cleaned(group):
@@ -931,6 +962,19 @@ def test_a_request_with_the_same_key_acts_once(group):
     assert answer.status_code == 200
     assert group.paused() == {'poll': 'one'}
     assert len(group.events()) == 1
+
+
+def test_a_key_is_that_of_one_operator_and_target(group):
+    for job, who in ('poll', 'me'), ('tick', 'me'), ('poll', 'you'):
+        group.run(job, 'a', ago=4 if who == 'me' else 3)
+        answer = group.post(
+            f'/api/jobs/{job}/pause', {USER_OF_PROCESS: who},
+            json={'reason': who}, headers={
+                'X-Requested-With': 'curl', 'Idempotency-Key': '7'})
+
+        assert answer.status_code == 200
+    assert group.paused() == {'poll': 'you', 'tick': 'me'}
+    assert len(group.events()) == 3
 
 
 # -- the command
