@@ -148,6 +148,9 @@ class RunTimes(NamedTuple):
     ran: str = ''
     #: Objects among the late ones that began more than a period late.
     behind: tuple[str, ...] = ()
+    #: Object of the longest run in *ran*. Empty means unknown: only short runs
+    #: were timed, which are timed together.
+    slowest: str = ''
 
     def without_late(self) -> 'RunTimes':
         """Return these times for another call, which counts no late runs."""

@@ -11,9 +11,9 @@ store counts nothing twice, and no statement reads the row.
 """
 
 import collections
+import dataclasses
 from collections.abc import Callable
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from distperiodic import ports
 from distperiodic.core import message
@@ -31,13 +31,16 @@ from distperiodic.core.schedule import phase_us
 _KEPT = 10_000
 
 
-class _Pair(NamedTuple):
+@dataclasses.dataclass(slots=True)
+class _Pair:
     started: Histogram
     ran: Histogram
     #: Microseconds from the tick to the next one. 0 means that the tick is not
     #: one of the job's schedule: an object has a schedule of its own, or an
     #: operator triggered the tick.
     period: int
+    #: Object of the longest run. Empty means unknown.
+    slowest: str = ''
 
 
 class RunTimeBook:
@@ -89,7 +92,10 @@ class RunTimeBook:
         late, behind = 0, list[str]()
         began_late: list[tuple[float, int]] = []
         for index, first, number, began, seconds in timings:
+            longest = pair.ran.max
             pair.ran.add(int(seconds * SECOND) // number, number)
+            if pair.ran.max > longest:
+                pair.slowest = objects[index] if number == 1 else ''
             if not first:
                 continue
             lateness = base + int(began * SECOND)
@@ -110,4 +116,4 @@ class RunTimeBook:
                 job.name, tick, began_late,
                 [(one.seconds / one.runs, one.runs) for one in timings]))
         return ports.RunTimes(late, pair.started.text(), pair.ran.text(),
-                              tuple(behind))
+                              tuple(behind), pair.slowest)

@@ -59,9 +59,22 @@ class Ticked(NamedTuple):
     late: Histogram
     #: All runs that have ended, by their duration.
     ran: Histogram
+    #: Object of the longest run. Empty means unknown: all runs were short.
+    slowest: str
     #: Reason for a skip, or for ending claims that must not run again. An
     #: empty text means that no reason is recorded.
     reason: str
+
+
+class _Times(NamedTuple):
+    """The fields of these names of :class:`Ticked`."""
+
+    late: Histogram
+    ran: Histogram
+    slowest: str
+
+
+_NO_TIMES = _Times(Histogram(), Histogram(), '')
 
 
 class Load(NamedTuple):
@@ -371,37 +384,37 @@ def history(store: GroupReader, *, job: str | None, since: int,
     times = _times(store, names, *(
         edge(row.tick for row in found) for edge in (min, max))
         ) if found else {}
-    none = Histogram(), Histogram()
     ticks = []
     for row in found:
         counts = counting.counts(row)
         ticks.append(Ticked(
             names[row.job], row.tick,
             counts._replace(open=counts.due - counts.ended), row.members,
-            *times.get((row.job, row.tick), none), row.reason or ''))
+            *times.get((row.job, row.tick), _NO_TIMES), row.reason or ''))
     return ticks
 
 
 def _times(store: GroupReader, jobs: Collection[int], first: int, last: int
-           ) -> dict[tuple[int, int], tuple[Histogram, Histogram]]:
-    """Return the histograms of starts and durations, by job and tick.
+           ) -> dict[tuple[int, int], _Times]:
+    """Return the times of starts and runs, by job and tick.
 
     :param jobs: Numbers of the jobs.
     :param first: First tick.
     :param last: Last tick.
     """
-    found: dict[tuple[int, int], tuple[Histogram, Histogram]] = {}
+    found: dict[tuple[int, int], _Times] = {}
     for row in store.rows(
             sa.select(_history.c.job, _history.c.tick,
-                      _history.c.started, _history.c.ran)
+                      _history.c.started, _history.c.ran,
+                      _history.c.slowest)
             .where(_history.c.job.in_(list(jobs)),
                    _history.c.tick.between(first, last),
                    _history.c.ran.is_not(None))):
-        started, ran = found.get(
-            (row.job, row.tick), (Histogram(), Histogram()))
-        found[row.job, row.tick] = (
-            started + Histogram.parse(row.started),
-            ran + Histogram.parse(row.ran))
+        late, ran, slowest = found.get((row.job, row.tick), _NO_TIMES)
+        more = Histogram.parse(row.ran)
+        found[row.job, row.tick] = _Times(
+            late + Histogram.parse(row.started), ran + more,
+            (row.slowest or '') if more.max > ran.max else slowest)
     return found
 
 

@@ -359,7 +359,8 @@ def _history(store: 'GroupReader', since: int, with_ids: bool
         **{name: number for name, number in one.counts._asdict().items()
            if number},
         'late': one.late.text(), 'ran': one.ran.text(),
-        **({'reason': one.reason} if with_ids else {})}
+        **({'slowest': one.slowest, 'reason': one.reason} if with_ids
+           else {})}
         for one in activity.history(
             store, job=None, since=since, limit=_ROWS)]
 

@@ -42,6 +42,8 @@ from distperiodic.web.query_filters import Incomplete
 _TICKS, _NEXT, _ROWS = 60, 5, 20
 # Maximum number of failing objects that are grouped by their errors.
 _FAILING = 500
+# Maximum number of longest runs that are shown.
+_SLOWEST = 5
 # Seconds of history that are read if the period of a job is unknown.
 _DAY = 86400.0
 
@@ -115,15 +117,12 @@ def job(request: PageRequest, job: str) -> Page:
         request, dead_list.DeadObjects(), _object_links(request), job,
         given=[('limit', str(_FAILING))])
     for table in history, running, dead:
-        table.hidden = 'Job',
+        table.hidden = 'Job', 'Slowest object'
     history.without_zeros = True
     found = health.concerning(
         health.findings(request.sources.facts()), job)
     found_map = _read_map(
         store, job, [one.tick for one in reversed(history.found)])
-    slowest = sorted(
-        (one for one in history.found if one.ran.count),
-        key=lambda one: -one.ran.max)[:5]
     return Page(job, 'job.html', {
         'job': row, 'beats': [_beat(one, period) for one in reversed(
             history.found)],
@@ -134,7 +133,7 @@ def job(request: PageRequest, job: str) -> Page:
         'errors': _by_error(request, job, dead.found), 'findings': found,
         'about': {one.about: request.addresses.about(one.about, [job])
                   for one in found},
-        'slowest': slowest, 'moment': wording.second,
+        'slowest': _slowest(history.found), 'moment': wording.second,
         'at': wording.second(now)}, {
             'job': row, 'next_ticks': job_list.next_ticks(
                 stored, now, _NEXT),
@@ -177,6 +176,18 @@ def _beat(tick: Ticked, period: int | None) -> Beat:
     if late is not None:
         text += f'; at most {late / 1e6:.1f} s late'
     return Beat(kind, letter, text)
+
+
+def _slowest(ticks: Sequence[Ticked]) -> list[Ticked]:
+    """Return the ticks with the longest runs, one for each object.
+
+    The object of some runs is unknown, because they were short.
+    """
+    found: dict[str | int, Ticked] = {}
+    for one in sorted(ticks, key=lambda one: -one.ran.max):
+        if one.ran.count:
+            found.setdefault(one.slowest or one.tick, one)
+    return list(found.values())[:_SLOWEST]
 
 
 def _read_map(store: GroupReader, job: str,

@@ -1455,7 +1455,7 @@ def times_of(store, job):
     """The recorded times of the only worker of a job."""
     return store.database.write(lambda connection: connection.execute(
         sa.select(tables.history.c.late, tables.history.c.started,
-                  tables.history.c.ran).join(
+                  tables.history.c.ran, tables.history.c.slowest).join(
             tables.job, tables.job.c.id == tables.history.c.job).where(
                 tables.job.c.name == job,
                 tables.history.c.member == WORKER)).one())
@@ -1469,9 +1469,9 @@ def test_the_times_of_runs_are_recorded_with_their_failures(
     one.fail(
         HeldLease(lease, job, tick), [Failure(key, 'no') for key in 'ab'],
         NewLease(name(), '', 0.0) if retried else None,
-        times=ports.RunTimes(2, 'started', 'ran'))
+        times=ports.RunTimes(2, 'started', 'ran', slowest='b'))
 
-    assert times_of(one, job) == (2, 'started', 'ran')
+    assert times_of(one, job) == (2, 'started', 'ran', 'b')
 
 
 @pytest.mark.parametrize('end', ['finish', 'fail'])
@@ -1479,7 +1479,7 @@ def test_the_times_of_a_run_that_ended_in_a_session_are_recorded(
         one, job, tick, end):
     lease, _ = run(one, job, tick, 'a')
     end_in_a_session(one, job, 'a', lease)
-    times = ports.RunTimes(1, 'started', 'ran')
+    times = ports.RunTimes(1, 'started', 'ran', slowest='a')
 
     if end == 'finish':
         one.finish(HeldLease(lease, job, tick), ['a'], times=times)
@@ -1488,7 +1488,7 @@ def test_the_times_of_a_run_that_ended_in_a_session_are_recorded(
             HeldLease(lease, job, tick), [Failure('a', 'no')],
             NewLease(name(), '', 0.0), times=times)
 
-    assert times_of(one, job) == times
+    assert times_of(one, job) == (1, 'started', 'ran', 'a')
 
 
 def test_the_longest_histograms_are_recorded(one, job, tick):
@@ -1501,7 +1501,7 @@ def test_the_longest_histograms_are_recorded(one, job, tick):
         HeldLease(lease, job, tick), ['a'],
         times=ports.RunTimes(0, longest.text(), longest.text()))
 
-    _, started, ran = times_of(one, job)
+    _, started, ran, _ = times_of(one, job)
     assert Histogram.parse(started) == Histogram.parse(ran) == longest
 
 

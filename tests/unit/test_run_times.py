@@ -51,6 +51,23 @@ def test_a_start_is_late_from_the_instant_at_which_the_object_was_due():
     assert times.late == 1
 
 
+@pytest.mark.parametrize(('timings', 'slowest'), [
+    ([Timing(0, 1, 1, 88.0, 2.0), Timing(1, 1, 1, 88.0, 3.0),
+      Timing(2, 1, 1, 88.0, 1.0)], 'b'),
+    # Short runs were timed together.
+    ([Timing(0, 2, 2, 88.0, 0.002), Timing(2, 1, 1, 88.0, 0.0005)], ''),
+    ([Timing(0, 2, 2, 88.0, 0.002), Timing(2, 1, 1, 88.0, 0.5)], 'c')])
+def test_the_object_of_the_longest_run_is_known_if_it_was_timed_alone(
+        timings, slowest):
+    poll = worlds.job('poll', every=60.0, objects=True)
+    one = book()
+
+    assert one.note(poll, TICK, 'abc', timings).slowest == slowest
+    # A shorter run of another batch changes nothing.
+    assert one.note(poll, TICK, 'd', [
+        Timing(0, 1, 1, 89.0, 0.0001)]).slowest == slowest
+
+
 def test_an_object_with_a_phase_is_not_late_before_its_phase_has_passed():
     poll = worlds.job('poll', every=60.0, objects=True, spread=True)
     phase = phase_us(position_of('a'), 60 * SECOND)

@@ -238,6 +238,22 @@ def test_the_map_of_a_job_has_the_objects_that_did_not_run(group):
     assert (found['number'], found['unknown']) == (2, 0)
 
 
+def test_a_job_shows_its_longest_runs_and_their_objects(group):
+    group.run('poll', 'a', 'b', ran=2, ago=30)
+    group.run('poll', 'a', ran=7, ago=20)
+    # Two workers share the tick.
+    group.run('poll', 'b', ran=3, ago=10)
+    group.run('poll', 'c', ran=1, ago=10, worker='w-2')
+    group.run('poll', 'd', ran=4, ago=15)
+
+    text = group.text('/jobs/poll')
+
+    assert re.findall(r'<li>([^<]*?) <a href="/jobs/poll/objects/(\w)">',
+                      text) == [('7.0 s', 'a'), ('4.0 s', 'd'), ('3.0 s', 'b')]
+    assert [one['slowest_object'] for one in
+            group.get('/api/jobs/poll').json['ticks']] == ['b', 'd', 'a', 'a']
+
+
 def test_a_job_without_exceptions_has_no_map(group):
     group.run('poll', 'a', 'b')
 

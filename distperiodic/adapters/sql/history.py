@@ -28,7 +28,7 @@ from distperiodic.ports import RunTimes
 _MAX_TEXT = 100_000
 # Parameters that are added up, and those whose newest value applies.
 _MORE = tuple(f'more_{name}' for name in COLUMNS)
-_NEWEST = 'newest_started', 'newest_ran'
+_NEWEST = 'newest_started', 'newest_ran', 'newest_slowest'
 
 
 def count(tx: Transaction, number: int, tick: int,
@@ -182,6 +182,7 @@ def _parameters(number: int, tick: int, counts: dict[str, int],
             'because': reason[:tables.LONGEST_REASON] or None,
             'newest_started': times.started or None,
             'newest_ran': times.ran or None,
+            'newest_slowest': times.slowest or None,
             **dict.fromkeys(_MORE, 0), 'more_late': times.late,
             **{f'more_{name}': number for name, number in counts.items()}}
 

@@ -55,7 +55,7 @@ CLOSED = MOVES[Move.CLAIM][0]
 
 # Columns of the history that have a text, and the parameters with the texts.
 _TEXTS = {'reason': 'because', 'started': 'newest_started',
-          'ran': 'newest_ran'}
+          'ran': 'newest_ran', 'slowest': 'newest_slowest'}
 
 
 class LeaseMove(NamedTuple):

@@ -234,6 +234,8 @@ history = sa.Table(
     #: means that the member has recorded no result of a run.
     sa.Column('started', sa.String(LONGEST_HISTOGRAM)),
     sa.Column('ran', sa.String(LONGEST_HISTOGRAM)),
+    #: Object of the longest of these runs. None means that it is unknown.
+    sa.Column('slowest', Exact(LONGEST_ID)),
     #: Reason for the last skip, or for ending claims that must not run again.
     #: None means that no reason is recorded.
     sa.Column('reason', sa.String(LONGEST_REASON)),

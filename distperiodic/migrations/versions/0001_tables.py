@@ -136,6 +136,7 @@ def _create_history() -> None:
         sa.Column('late', sa.BigInteger, nullable=False),
         sa.Column('started', sa.String(800)),
         sa.Column('ran', sa.String(800)),
+        sa.Column('slowest', Exact(255)),
         sa.Column('reason', sa.String(200)),
         **_OF_TABLES, **_CHANGING)
     op.create_table(

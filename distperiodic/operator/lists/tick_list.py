@@ -47,7 +47,8 @@ class Ticks(cells.DeclaredList['Ticked']):
     Taken over is the number of claims that were taken over from processes that
     were gone or silent. The column Processes is the number of schedulers and
     workers that took part. Entries without a process, such as those of a
-    trigger or a requeue, count as one more.
+    trigger or a requeue, count as one more. The column Slowest object is the
+    object of the longest run; it is empty if all runs were short.
 
     A table omits empty columns; select them with -c.
     """
@@ -61,6 +62,7 @@ class Ticks(cells.DeclaredList['Ticked']):
         'Processes': lambda tick: tick.members,
         **_times('late', 'Most', lambda tick: tick.late),
         **_times('run', 'Longest', lambda tick: tick.ran),
+        'Slowest object': lambda tick: tick.slowest,
         'Reason': lambda tick: cells.Cell(_reason(tick), tick.reason)}
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
