@@ -945,16 +945,6 @@ class WorkBus(Protocol):
         """
 
 
-class ReportBus(Protocol):
-    """Message bus from a worker to the schedulers."""
-
-    def report(self, report: message.Report, to_entry: str) -> None:
-        """Send *report* to the scheduler with this entry.
-
-        The call never blocks.
-        """
-
-
 #: Maximum size of a message in bytes. A carrier discards longer messages
 #: before it decodes them. No message of distperiodic is longer, even if every
 #: character of every id is outside Unicode's Basic Multilingual Plane and the

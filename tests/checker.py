@@ -28,6 +28,16 @@ SECOND = 1_000_000
 Key = tuple[str, str, int]
 
 
+def counts_of(endings: Iterable[State], *, due: int = 1, late: bool = False,
+              still_open: bool = False) -> outcomes.Counts:
+    """Return the counts of one object and tick.
+
+    :param endings: Final states of the claims of this object and tick.
+    """
+    return outcomes.Counts(due, late=int(late), open=int(still_open), **(
+        collections.Counter(outcomes.ENDED[state] for state in endings)))
+
+
 @dataclasses.dataclass(slots=True)
 class Run:
     """One call of a handler, as the handler saw it."""
@@ -87,7 +97,7 @@ class Claim:
     @property
     def counts(self) -> outcomes.Counts:
         """The endings as counts, like those in the history of a store."""
-        return audit.counts_of(
+        return counts_of(
             (State(ending) for _, ending in self.endings),
             still_open=not self.endings)
 

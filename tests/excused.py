@@ -85,7 +85,7 @@ def classify(record: Record) -> dict[checker.Key, Fate]:
         if claim is not None:
             fates = audit.classify(claim.counts)
         elif accounted_for(key, by_object, windows, record):
-            fates = audit.classify(audit.counts_of([State.SKIPPED]))
+            fates = audit.classify(checker.counts_of([State.SKIPPED]))
         else:
             fates = audit.classify(outcomes.Counts(), lost=1)
         classes[key] = (Fate.UNEXPLAINED if fates[Fate.UNEXPLAINED]

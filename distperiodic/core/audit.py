@@ -47,12 +47,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from distperiodic import exceptions
-from distperiodic.core.claim import State
 from distperiodic.core.due import Plan
 from distperiodic.core.due import Row
 from distperiodic.core.due import Verdict
 from distperiodic.core.job import schedule_named
-from distperiodic.core.outcomes import ENDED
 from distperiodic.core.outcomes import OUTCOMES
 from distperiodic.core.outcomes import Counts
 from distperiodic.core.outcomes import Fate
@@ -70,16 +68,6 @@ FINDINGS = (Fate.LOST, Fate.UNEXPLAINED)
 _FATES = [(at, outcome.fate, outcome.skipped_by is not None)
           for at, outcome in enumerate(OUTCOMES.values())
           if outcome.fate is not None]
-
-
-def counts_of(endings: Iterable[State], *, due: int = 1, late: bool = False,
-              still_open: bool = False) -> Counts:
-    """Return the counts of one object and tick.
-
-    :param endings: Final states of the claims of this object and tick.
-    """
-    return Counts(due, late=int(late), open=int(still_open), **(
-        collections.Counter(ENDED[state] for state in endings)))
 
 
 def classify(counts: Counts, lost: int = 0,
@@ -201,16 +189,26 @@ def named(text: str) -> tuple[Schedule, bool]:
     return schedule_named(bare), bare != text
 
 
-def period_of(text: str | None, now: Instant) -> int | None:
-    """Return the current period of the schedule *text*, in microseconds.
+def recorded(text: str | None) -> tuple[Schedule, bool] | None:
+    """Return the schedule of a job from its text, as :func:`named` does.
 
     None means that there is no schedule, or that a later release has written
     it.
     """
     try:
-        rule, _ = named(text or '')
+        return named(text or '')
     except exceptions.InvalidSchedule:
         return None
+
+
+def period_of(text: str | None, now: Instant) -> int | None:
+    """Return the current period of the schedule *text*, in microseconds.
+
+    None means that the schedule is unknown; see :func:`recorded`.
+    """
+    if (found := recorded(text)) is None:
+        return None
+    rule, _ = found
     return rule.period_us(rule.at_or_before(now) or now)
 
 

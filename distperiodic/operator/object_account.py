@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from typing import NamedTuple
 
 from distperiodic import exceptions
-from distperiodic.core import audit
 from distperiodic.core import due
 from distperiodic.core import ring
 from distperiodic.core import wording
@@ -21,6 +20,7 @@ from distperiodic.operator.object_answers import ObjectSources
 from distperiodic.operator.object_answers import facts_of
 from distperiodic.operator.object_answers import past_facts
 from distperiodic.operator.object_answers import past_reason
+from distperiodic.operator.object_answers import recorded_plan
 from distperiodic.operator.sources import Sources
 
 if TYPE_CHECKING:
@@ -182,14 +182,7 @@ def _plan_of(sources: Sources, job: str, key: str) -> due.Plan | None:
     text, own = queries.schedule_of(sources.store, job, key)
     if not text and sources.tasks is not None and job in sources.tasks.jobs:
         text = sources.tasks.jobs[job].schedule_text()
-    if not text:
-        return None
-    try:
-        rule, spread = audit.named(text)
-    except exceptions.InvalidSchedule:
-        # A later release has written it.
-        return None
-    return due.Plan(rule, spread=spread and not own)
+    return recorded_plan(text, own)
 
 
 def _tick_at(plan: due.Plan | None, job: str, key: str, before: int) -> int:

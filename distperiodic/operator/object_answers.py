@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from distperiodic import exceptions
 from distperiodic.core import audit
 from distperiodic.core import due
 from distperiodic.core import ring
@@ -268,15 +267,20 @@ def _recorded_next(sources: ObjectSources) -> int | None:
             or found.claim.since is None):
         return None
     own = found.claim.row(sources.object, 0).attributes.rule
-    text = own or found.job.schedule
-    if not text:
+    plan = recorded_plan(own or found.job.schedule, bool(own))
+    return None if plan is None else _after(sources, plan)
+
+
+def recorded_plan(text: str | None, own: bool) -> Plan | None:
+    """Return the plan of an object from the text of its schedule.
+
+    :param own: True if the schedule is the object's own.
+    :returns: None means that the schedule is unknown.
+    """
+    if (found := audit.recorded(text)) is None:
         return None
-    try:
-        rule, spread = audit.named(text)
-    except exceptions.InvalidSchedule:
-        # A later release has written it.
-        return None
-    return _after(sources, due.Plan(rule, spread=spread and not own))
+    rule, spread = found
+    return Plan(rule, spread=spread and not own)
 
 
 def _facts(sources: ObjectSources, job: 'Job | None',

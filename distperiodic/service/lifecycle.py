@@ -714,6 +714,18 @@ class Lifecycle(abc.ABC):
             pause = min(pause * 2, _LONGEST_PAUSE)
         return False
 
+    def _close_rest(self, closed_by: float) -> None:
+        """End the handler processes, and export the last spans.
+
+        :param closed_by: As in :meth:`_share`.
+        """
+        self._handlers.close_processes()
+        if self._slot is not None:
+            self._slot.leave()
+        if tracing.TRACING.tracer is not None:
+            # A forked process ends without the exit handlers of the SDK.
+            tracing.TRACING.tracer.flush(self._share(1.0, closed_by))
+
     def _share(self, share: float, closed_by: float) -> float:
         """Return the number of seconds for one step of closing.
 

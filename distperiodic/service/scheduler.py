@@ -764,11 +764,5 @@ class SchedulerService(lifecycle.Lifecycle):
             self._bus.close(timeout=self._share(0.7, closed_by))
         self._ended.wait(self._share(1.0, closed_by))
         self._ended.set()
-        self._handlers.close_processes()
-        if self._slot is not None:
-            self._slot.leave()
-        if TRACING.tracer is not None:
-            # A forked process ends without the exit handlers of the SDK.
-            TRACING.tracer.flush(self._share(
-                1.0, closed_by))
+        self._close_rest(closed_by)
         LOG.info('scheduler stopped: member=%s', self._member_id)

@@ -452,13 +452,7 @@ class WorkerService(lifecycle.Lifecycle):
         self._ended.wait(self._share(0.7, leave_by))
         if self._store is not None:
             self._store.stop(self._share(1.0, leave_by))
-        self._handlers.close_processes()
-        if self._slot is not None:
-            self._slot.leave()
-        if TRACING.tracer is not None:
-            # A forked process ends without the exit handlers of the SDK.
-            TRACING.tracer.flush(self._share(
-                1.0, leave_by))
+        self._close_rest(leave_by)
         LOG.info('worker stopped: member=%s', self._member_id)
 
     def _return_unstarted(self) -> None:

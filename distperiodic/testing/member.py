@@ -146,8 +146,6 @@ class ClusterMember:
         self.tasks = tasks
         #: False while the process is frozen.
         self.awake = True
-        #: True after the member was asked to stop.
-        self.leaving = False
         #: Entry of this member in the group.
         self.entry = Member(name, f'{nonce:016x}', 1, _POINTS)
         self._clock = clock
@@ -274,7 +272,6 @@ class ClusterMember:
 
     def drain(self) -> None:
         """Start no more runs, and refuse the runs that have not started."""
-        self.leaving = True
         self._flow.drain()
         self._executor.drain()
         self.turn()

@@ -25,6 +25,7 @@ from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Every
 from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import phase_us
+from tests.checker import counts_of
 
 MINUTE = 60 * SECOND
 RULE = Every(60)
@@ -41,28 +42,28 @@ OBJECTS = st.lists(st.sampled_from([*ENDS, None]), max_size=20)
 
 def counted(ends):
     """The counts of a tick, computed from the ending of each object."""
-    made = [audit.counts_of([] if end is None else [end],
+    made = [counts_of([] if end is None else [end],
                             still_open=end is None) for end in ends]
     return Counts(*map(sum, zip(*made, strict=True))) if made else Counts()
 
 
 @pytest.mark.parametrize('end', ENDS)
 def test_each_end_is_a_class(end):
-    assert audit.classify(audit.counts_of([end])) == {FATES[end]: 1}
+    assert audit.classify(counts_of([end])) == {FATES[end]: 1}
 
 
 def test_an_object_done_and_claimed_late_is_late():
-    assert audit.classify(audit.counts_of([State.DONE], late=True)) == {
+    assert audit.classify(counts_of([State.DONE], late=True)) == {
         Fate.LATE: 1}
-    assert audit.classify(audit.counts_of([State.DEAD], late=True)) == {
+    assert audit.classify(counts_of([State.DEAD], late=True)) == {
         Fate.DEAD: 1}
 
 
 @pytest.mark.parametrize(('counts', 'found'), [
-    (audit.counts_of([]), {Fate.UNEXPLAINED: 1}),
-    (audit.counts_of([State.DONE, State.DONE]),
+    (counts_of([]), {Fate.UNEXPLAINED: 1}),
+    (counts_of([State.DONE, State.DONE]),
      {Fate.ON_TIME: 2, Fate.UNEXPLAINED: 1}),
-    (audit.counts_of([State.DONE], still_open=True),
+    (counts_of([State.DONE], still_open=True),
      {Fate.ON_TIME: 1, Fate.PENDING: 1, Fate.UNEXPLAINED: 1}),
     (Counts(due=0, dead=-1), {Fate.UNEXPLAINED: 2})],
     ids=['no end', 'two ends', 'an end, and open', 'put back and never dead'])

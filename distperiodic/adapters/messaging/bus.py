@@ -359,7 +359,9 @@ class MessagingReportBus(_Bus):
         self._outbox: ReportOutbox | None = None
 
     def report(self, report: Report, to_entry: str) -> None:
-        """Send *report*; see :meth:`distperiodic.ports.ReportBus.report`.
+        """Send *report* to the scheduler with this entry.
+
+        The call never blocks.
 
         :raises BusUnavailable: the bus was not started in this process.
         """

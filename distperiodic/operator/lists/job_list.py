@@ -4,7 +4,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from distperiodic import exceptions
 from distperiodic.core import audit
 from distperiodic.core import due
 from distperiodic.core import wording
@@ -74,10 +73,9 @@ def _plan(job: Job | None, now: int) -> tuple[str, str]:
 def next_ticks(job: 'StoredJob', now: int, number: int) -> list[str]:
     """Return the next ticks of a job by the schedule in the store."""
     found: list[str] = []
-    try:
-        rule, _ = audit.named(job.schedule)
-    except exceptions.InvalidSchedule:
+    if (recorded := audit.recorded(job.schedule)) is None:
         return found
+    rule, _ = recorded
     at = now
     for _ in range(number):
         at = rule.after(at)
@@ -89,11 +87,9 @@ def _recorded_plan(job: 'StoredJob', now: int) -> tuple[str, str]:
     """Return the schedule of a job in the store, and its next tick, even if
     the job is paused.
     """
-    try:
-        rule, _ = audit.named(job.schedule)
-    except exceptions.InvalidSchedule:
-        # No schedule is recorded, or a later release has written it.
+    if (recorded := audit.recorded(job.schedule)) is None:
         return '', ''
+    rule, _ = recorded
     return rule.describe(), _moment(rule.after(now))
 
 
