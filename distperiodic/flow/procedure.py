@@ -125,7 +125,7 @@ def start(procedure: Procedure[object]) -> None:
     If a call fails and the procedure does not handle :class:`CallFailed`, the
     procedure ends.
     """
-    _Run(procedure).answered(None)
+    _Run(procedure).resume(None)
 
 
 class _Run:
@@ -140,16 +140,15 @@ class _Run:
         #: that method. None means that the procedure waits for an answer.
         self._next: tuple[Callable[[Any], StoreCall], Any] | None = None
 
-    def answered(self, answer: Any) -> None:
-        """Continue the procedure with an answer."""
-        self._resume(self._procedure.send, answer)
+    def resume(self, answer: Any,
+               advance: Callable[[Any], StoreCall] | None = None) -> None:
+        """Continue the procedure.
 
-    def _failed(self) -> None:
-        self._resume(self._procedure.throw, CallFailed)
-
-    def _resume(self, advance: Callable[[Any], StoreCall],
-                argument: Any) -> None:
-        self._next = advance, argument
+        :param answer: Argument of *advance*.
+        :param advance: Method of the procedure that continues it. None means
+            that the method ``send`` continues it with the answer of the store.
+        """
+        self._next = advance or self._procedure.send, answer
         if self._running:
             # The queue has answered within submit(), as a store in memory
             # does. The loop below continues the procedure, because a recursion
@@ -158,11 +157,14 @@ class _Run:
         self._running = True
         try:
             while self._next is not None:
-                (advance, argument), self._next = self._next, None
+                (advance, answer), self._next = self._next, None
                 try:
-                    queue, work = advance(argument)
+                    queue, work = advance(answer)
                 except (StopIteration, CallFailed):
                     return
-                queue.submit(work, self.answered, self._failed)
+                queue.submit(work, self.resume, self._fail)
         finally:
             self._running = False
+
+    def _fail(self) -> None:
+        self.resume(CallFailed, self._procedure.throw)
