@@ -48,9 +48,8 @@ class PartitionShow(display.List):
             f'Active since {configured.second(found.since)}: '
             f'{configured.identity(found.active)}.'
             if found.active else 'No worker is active.')
-        if found.promoted:
-            self.sentence += (f' {found.promoted} is next, chosen by '
-                              f'{found.promoted_by}.')
+        if found.choice:
+            self.sentence += f' {found.choice}.'
         self.columns = {
             'Worker': lambda one: one.identity,
             'State': lambda one: state_of(

@@ -56,6 +56,12 @@ class PartitionState(NamedTuple):
     #: ``mode = shared`` and workers that have stopped.
     workers: tuple[ServingWorker, ...]
 
+    @property
+    def choice(self) -> str:
+        """The choice of an operator that has no effect yet, in words."""
+        return (f'{self.promoted} is next, chosen by {self.promoted_by}'
+                if self.promoted else '')
+
     def present(self, within: float) -> list[ServingWorker]:
         """Return the workers with a heartbeat in the last *within* seconds."""
         return [one for one in self.workers if one.age <= within]

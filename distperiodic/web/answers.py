@@ -15,6 +15,7 @@ import flask
 from distperiodic import exceptions
 from distperiodic.core import wording
 from distperiodic.operator import auditing
+from distperiodic.operator import member_rows
 from distperiodic.operator import members
 from distperiodic.web.access import Forbidden
 from distperiodic.web.form_tokens import BadForm
@@ -73,8 +74,9 @@ def notice(request: PageRequest) -> ActionNotice | None:
     if event is None:
         return None
     found = members.answers(store, id_)
-    return ActionNotice(
-        event, sum(one.at is not None for one in found), len(found))
+    return ActionNotice(event, len(found), [
+        f'{one.name} ({member_rows.role(one)})'
+        for one in found if one.at is None])
 
 
 @contextlib.contextmanager

@@ -45,9 +45,10 @@ class ActionNotice(NamedTuple):
     """An action that was just carried out, and the answers to it."""
 
     event: Event
-    #: Number of members that have answered, and that were asked.
-    answered: int
+    #: Number of members that were asked, and the labels of those that have not
+    #: answered.
     asked: int
+    missing: Sequence[str]
 
 
 class NotFound(Exception):

@@ -99,7 +99,7 @@ def create(conf: Any) -> 'WSGIApplication':
     app.jinja_env.filters.update(
         value=marks.value, visible=marks.visible, state=marks.state,
         instant=marks.instant, moment=wording.second,
-        duration=marks.seconds_long)
+        duration=marks.seconds_long, listed=wording.listed)
     app.jinja_env.tests['number'] = marks.is_number
     app.jinja_env.globals['sections'] = SECTIONS
     for rule, page in PAGES.items():

@@ -23,7 +23,9 @@ from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.members import SqlMembers
 from distperiodic.core.control import Me
+from distperiodic.core.control import MemberOutcome
 from distperiodic.core.pause import Pause
+from distperiodic.core.standby import Role
 from distperiodic.operator import admin
 from distperiodic.operator import auditing
 from distperiodic.operator import bulk_tasks
@@ -558,6 +560,15 @@ def test_an_object_is_paused_until_an_instant_and_resumed(group):
     assert group.events()[0].outcome == 'it was not paused'
 
 
+def test_an_object_whose_pause_has_ended_is_not_resumed(group):
+    with contextlib.closing(GroupStore(group.url, 'tests')) as store:
+        admin.pause_objects(store, 'poll', ['a'], by='me', why='slow',
+                            until=store.now() + 1)
+    group.confirm('/jobs/poll/resume?object=a')
+
+    assert group.events()[0].outcome == 'it was not paused'
+
+
 def test_one_of_several_paused_objects_is_resumed(group):
     for key in 'a', 'b':
         group.confirm(f'/jobs/poll/pause?object={key}', reason=key)
@@ -567,6 +578,10 @@ def test_one_of_several_paused_objects_is_resumed(group):
     assert [(one.verb, one.arguments['objects']) for one in group.events()
             ] == [('job resume', ['a']), ('job pause', ['b']),
                   ('job pause', ['a'])]
+    # Schedulers read the paused objects only of jobs with such a number.
+    with contextlib.closing(GroupStore(group.url, 'tests')) as store:
+        assert [row.paused_objects for row in store.rows(
+            sa.select(tables.job.c.paused_objects))] == [1]
 
 
 @pytest.mark.parametrize(('until', 'status', 'why'), [
@@ -804,6 +819,20 @@ def test_members_are_drained_and_undrained(group):
     assert '?host=i"' not in page
 
 
+def test_the_members_that_have_not_answered_are_named(group):
+    for part in '', 'vm':
+        group.add_member('h:0', part, 'h')
+    answer = group.confirm('/members/drain?host=h')
+    [action] = group.events()
+    with contextlib.closing(schema.connect(group.url)) as found:
+        SqlMembers(found).answer(Me('tests', '', 'h:0'), 'h:0~1', {
+            action.id: MemberOutcome(True, 'drained')})
+    page = group.client.get(answer.location, environ_overrides=ADMIN)
+
+    assert ('1 of 2 members have answered, no answer of h:0 (worker of vm)'
+            in page.text)
+
+
 def test_a_drain_that_leaves_no_worker_is_confirmed_with_a_warning(group):
     for name in 'h:0', 'i:0':
         group.add_member(name, 'vm', name[0])
@@ -818,6 +847,29 @@ def test_a_drain_that_leaves_no_worker_is_confirmed_with_a_warning(group):
                        headers={'X-Requested-With': 'x'})
     assert [one[:len(warning)] for one in asked.json['warnings']] == [warning]
     assert group.confirm('/members/drain?host=i').status_code == 303
+
+
+def test_a_worker_that_was_chosen_is_named_until_it_is_active(group):
+    engine = database.make_engine(group.url)
+    with engine.begin() as connection:
+        connection.execute(sa.insert(tables.partition).values(
+            space='tests', name='vm', worker='h:0~1', fence=1,
+            since=group.now, until=0, starts=0))
+        connection.execute(sa.insert(tables.partition_worker), [{
+            'space': 'tests', 'partition': 'vm', 'worker': f'h:{n}~1',
+            'role': role, 'since': group.now,
+            'seen': group.now + 3600 * SECOND}
+            for n, role in enumerate((Role.ACTIVE, Role.STANDBY))])
+    engine.dispose()
+    answer = group.confirm('/partitions/vm/promote?worker=h:1')
+    page = group.client.get(answer.location, environ_overrides=ADMIN)
+
+    assert group.events()[0].outcome == (
+        'h:1 is next; h:0 releases the partition when its runs have ended')
+    assert 'vm: h:1 is next, chosen by me@' in page.text
+    group.confirm('/partitions/vm/promote?worker=h:0')
+    assert 'is next' not in group.client.get('/partitions').text
+    assert group.events()[0].outcome == 'h:0 is already active'
 
 
 @pytest.mark.parametrize(('path', 'status', 'why'), [

@@ -27,6 +27,9 @@ class Partitions(cells.DeclaredList['PartitionState']):
         if settings.connection:
             found = {one.name: one
                      for one in partitions.partitions(sources.store)}
+            self.sentence = ' '.join(
+                f'{name}: {one.choice}.' for name, one in found.items()
+                if one.choice)
         else:
             self.sentence = (
                 'Without a store no partition has one active worker; to use '
