@@ -146,8 +146,10 @@ def first_unclaimed(job: JobFacts, now: Instant) -> Instant | None:
     """
     if not job.unattended or job.paused or not job.period:
         return None
-    known = [tick.tick for tick in job.ticks if tick.tick <= now]
     schedule, _ = audit.named(job.schedule)
+    # A tick that an operator triggered decides no tick of the schedule.
+    known = [one.tick for one in job.ticks if one.tick <= now
+             and schedule.at_or_before(one.tick) == one.tick]
     tick = schedule.after(max([job.attended or now, *known]))
     return tick if tick <= now else None
 

@@ -17,6 +17,7 @@ from distperiodic.operator import group_metrics
 from distperiodic.operator import health
 from distperiodic.operator.group_metrics import GroupMetrics
 from distperiodic.operator.group_metrics import ServedMetrics
+from distperiodic.operator.health import Recent
 from distperiodic.operator.sources import Sources
 from distperiodic.operator.task_queries import Halted
 from tests import claiming
@@ -126,6 +127,20 @@ def test_a_job_without_a_scheduler_is_due_since_its_first_unclaimed_tick(
     found = group_metrics.first_unclaimed(one, NOW)
 
     assert found == (None if since is None else NOW - since * SECOND)
+
+
+@pytest.mark.parametrize('tick, since', [
+    # The tick at NOW - 100 s was claimed, and those before it.
+    (100, 40),
+    # An operator triggered a tick outside the schedule.
+    (30, 100)])
+def test_a_triggered_tick_does_not_hide_that_no_scheduler_has_the_job(
+        tick, since):
+    one = job(attended=130.0, unattended=True)._replace(
+        schedule=f'every {60 * SECOND}',
+        ticks=[Recent(NOW - tick * SECOND, 1, 0, 0)])
+
+    assert group_metrics.first_unclaimed(one, NOW) == NOW - since * SECOND
 
 
 @pytest.fixture
