@@ -7,16 +7,13 @@ import argparse
 import threading
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 from typing import NamedTuple
 
 from distperiodic.cmd import configured
 from distperiodic.cmd.session import Session
+from distperiodic.operator.member_rows import Answer
 from distperiodic.operator.member_rows import MemberRow
 from distperiodic.operator.member_rows import role
-
-if TYPE_CHECKING:
-    from distperiodic.operator.members import Answer
 
 # Seconds between two checks for answers.
 _POLL = 0.1
@@ -84,7 +81,7 @@ def wait(session: Session, actions: Mapping[str, AwaitedAction],
         configured.FINDING)
 
 
-def _print_silent(session: Session, silent: 'Sequence[Sequence[Answer]]',
+def _print_silent(session: Session, silent: Sequence[Sequence[Answer]],
                   actions: Mapping[str, AwaitedAction], effect: str) -> None:
     """Print the members that have not answered, and the reasons."""
     settings, waited = session.settings, session.parsed.wait
@@ -105,7 +102,7 @@ def _print_silent(session: Session, silent: 'Sequence[Sequence[Answer]]',
                 'not sent again; repeat the command'))
 
 
-def _print_answers(session: Session, answers: 'Sequence[Answer]',
+def _print_answers(session: Session, answers: Sequence[Answer],
                    actions: Mapping[str, AwaitedAction]) -> None:
     """Print the answers of one member, one line for each outcome."""
     by_outcome: dict[str, list[Answer]] = {}
@@ -118,7 +115,7 @@ def _print_answers(session: Session, answers: 'Sequence[Answer]',
             f'{configured.second(max(one.at or 0 for one in some))}')
 
 
-def _jobs(answers: 'Sequence[Answer]',
+def _jobs(answers: Sequence[Answer],
           actions: Mapping[str, AwaitedAction]) -> str:
     """Return the jobs of these answers, if there are several actions."""
     if len(actions) == 1:

@@ -21,7 +21,7 @@ from distperiodic.operator.group_status import GroupStatus
 from distperiodic.operator.health import Facts
 
 
-class Status(display.Table):
+class ShowStatus(display.Table):
     """Show members with shares, workers by partition, and problems.
 
     Exit code 0: all is well; 1: there are warnings; 2: there is a failure.

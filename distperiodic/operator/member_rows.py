@@ -16,7 +16,6 @@ from distperiodic.core.member_facts import ProcessReport
 
 if TYPE_CHECKING:
     from distperiodic.operator.activity import CurrentRun
-    from distperiodic.operator.members import Answer
 
 
 class MemberRow(NamedTuple):
@@ -109,6 +108,20 @@ class MemberRow(NamedTuple):
             self.age is None or self.age > seconds * 1e6)
 
 
+class Answer(NamedTuple):
+    """The answer of one member to an action; times in microseconds."""
+
+    part: str
+    name: str
+    #: None means that the member has not answered.
+    at: int | None
+    process: str
+    done: bool
+    outcome: str
+    #: Id of the action.
+    action: str
+
+
 def by_process(rows: Iterable[MemberRow]) -> dict[str, MemberRow]:
     """Return the members by the names of their processes.
 
@@ -150,7 +163,7 @@ def slots(rows: Iterable[MemberRow], within: float) -> dict[str, int]:
     return found
 
 
-def role(member: 'MemberRow | Answer') -> str:
+def role(member: MemberRow | Answer) -> str:
     """Return the kind of a member, in words."""
     return f'worker of {member.part}' if member.part else 'scheduler'
 

@@ -10,7 +10,6 @@ import json
 from collections.abc import Collection
 from collections.abc import Sequence
 from typing import Any
-from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -21,6 +20,7 @@ from distperiodic.operator.auditing import ActionRecord
 from distperiodic.operator.auditing import Actor
 from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import GroupStore
+from distperiodic.operator.member_rows import Answer
 from distperiodic.operator.member_rows import MemberRow
 
 _action = tables.action
@@ -30,20 +30,6 @@ _member = tables.member
 
 # Number of actions whose answers are read together.
 _AT_A_TIME = 500
-
-
-class Answer(NamedTuple):
-    """The answer of one member to an action; times in microseconds."""
-
-    part: str
-    name: str
-    #: None means that the member has not answered.
-    at: int | None
-    process: str
-    done: bool
-    outcome: str
-    #: Id of the action.
-    action: str
 
 
 def members(store: GroupReader) -> list[MemberRow]:

@@ -26,8 +26,8 @@ from distperiodic.exceptions import ConfigError
 from distperiodic.exceptions import DistperiodicError
 from distperiodic.operator.auditing import Actor
 from distperiodic.operator.live_group import read_group
+from distperiodic.operator.member_rows import Answer
 from distperiodic.operator.member_rows import MemberRow
-from distperiodic.operator.members import Answer
 
 if TYPE_CHECKING:
     from distperiodic import opts
