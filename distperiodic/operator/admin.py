@@ -30,6 +30,7 @@ from distperiodic.core.claim_request import ClaimRequest
 from distperiodic.core.claim_request import NewLease
 from distperiodic.core.pause import MOST_OBJECTS
 from distperiodic.core.pruning import Ages
+from distperiodic.operator import bulk
 from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import GroupStore
 
@@ -52,12 +53,15 @@ class Triggered(NamedTuple):
     #: Number of objects that were not claimed because a later tick of them is
     #: already claimed.
     overtaken: int = 0
+    #: True if more objects are listed than the command was allowed to claim.
+    left: bool = False
 
     @property
     def outcome(self) -> str:
         """The numbers, for the record of the action."""
         return (f'{wording.plural(self.objects, "object")}, {self.busy} busy'
-                + (f', {self.overtaken} overtaken' if self.overtaken else ''))
+                + (f', {self.overtaken} overtaken' if self.overtaken else '')
+                + (f'; {bulk.LEFT}' if self.left else ''))
 
 
 def prune(store: GroupStore, ages: Ages) -> collections.Counter[str]:
@@ -213,7 +217,8 @@ def _found(connection: sa.Connection, table: sa.Table, number: int,
     return found
 
 
-def trigger(store: GroupStore, job: str, *, key: str | None) -> Triggered:
+def trigger(store: GroupStore, job: str, *, key: str | None,
+            most: int | None = None) -> Triggered:
     """Run *job* at once.
 
     Claim the objects of the job for a tick at the current time. The claims
@@ -224,20 +229,23 @@ def trigger(store: GroupStore, job: str, *, key: str | None) -> Triggered:
 
     :param key: Id of the object. None means all objects. Objects that
         are not listed are left out.
+    :param most: Maximum number of objects. None means any number.
     :raises ConfigError: the store has no such job.
     """
     [number] = store.names(job)
     tick = store.now()
     total = Triggered(tick, 0, 0)
     listed = [_claim.c.job == number, _claim.c.since.is_not(None)]
-    for keys in [[key]] if key is not None else (
+    tally = bulk.BulkTally('object', most)
+    for keys in tally.within([[key]] if key is not None else (
             [row.object for row in found]
-            for found in claims_in_chunks(store, listed, _IN_A_LEASE)):
-        some = _trigger(store, job, number, tick, keys)
+            for found in claims_in_chunks(store, listed, _IN_A_LEASE))):
+        some = _trigger(store, job, number, tick, list(keys))
+        tally.add(len(keys), some.objects)
         total = Triggered(tick, total.objects + some.objects,
                           total.busy + some.busy,
                           total.overtaken + some.overtaken)
-    return total
+    return total._replace(left=tally.result.left)
 
 
 def _trigger(store: GroupStore, job: str, number: int, tick: int,

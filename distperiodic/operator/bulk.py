@@ -27,6 +27,9 @@ _Row = TypeVar('_Row')
 # Maximum number of reasons in a result.
 _PROBLEMS = 10
 
+#: Clause of an outcome about rows that the operator had not seen.
+LEFT = 'more match now and were left unchanged'
+
 
 class BulkResult(NamedTuple):
     """The outcome of an action on many rows."""
@@ -38,13 +41,16 @@ class BulkResult(NamedTuple):
     #: For each of the first rows that were not changed, the reason.
     problems: list[str]
     noun: str
+    #: True if the action ended at a row that its operator had not seen.
+    left: bool = False
 
     @property
     def text(self) -> str:
         """The number of changed rows, such as '411 of 412 objects'."""
-        if self.done == self.matched <= 1:
-            return wording.plural(self.done, self.noun)
-        return f'{self.done:,} of {wording.plural(self.matched, self.noun)}'
+        text = (wording.plural(self.done, self.noun)
+                if self.done == self.matched <= 1 else
+                f'{self.done:,} of {wording.plural(self.matched, self.noun)}')
+        return f'{text}; {LEFT}' if self.left else text
 
 
 class BulkTally:
@@ -58,11 +64,22 @@ class BulkTally:
         self._most = most
         self.result = BulkResult(0, 0, [], noun)
 
-    def within(self, rows: Sequence[_Row]) -> Sequence[_Row]:
-        """Return the first of *rows*, as many as the action may still change.
+    def within(self, chunks: Iterable[Sequence[_Row]]
+               ) -> Iterator[Sequence[_Row]]:
+        """Yield the first rows of *chunks*, as many as the action may still
+        change, each chunk after the counts of the one before were added.
         """
-        return rows if self._most is None else rows[
-            :self._most - self.result.matched]
+        if self.result.left:
+            return
+        for rows in chunks:
+            some = rows if self._most is None else rows[
+                :self._most - self.result.matched]
+            if len(some) < len(rows):
+                self.result = self.result._replace(left=True)
+            if some:
+                yield some
+            if self.result.left:
+                return
 
     def add(self, matched: int, done: int,
             problems: Iterable[str] = ()) -> None:

@@ -115,8 +115,8 @@ def _change(store: GroupStore, which: TaskFilter, actor: Actor, verb: str,
             ids=None if which.ids is None else list(which.ids),
             found=None if which.ids is not None else number(store, which)
             ) as tally:
-        for ids in _chunks(store, which):
-            answers = change(tally.within(ids))
+        for ids in tally.within(_chunks(store, which)):
+            answers = change(ids)
             problems = [wording.one_line(answer)
                         for answer in answers.values()
                         if not isinstance(answer, Status)]

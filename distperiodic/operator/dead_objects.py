@@ -115,11 +115,11 @@ def requeue(store: GroupStore, which: DeadFilter, actor: Actor, *,
             **_arguments(which), shown=shown,
             found=number(store, which)) as tally:
         for job in names:
-            for found in claims_in_chunks(
+            for found in tally.within(claims_in_chunks(
                     store, [_claim.c.job == job, *_dead(store, which)],
-                    _AT_A_TIME):
+                    _AT_A_TIME)):
                 by_tick: dict[int, list[str]] = {}
-                for row in tally.within(found):
+                for row in found:
                     by_tick.setdefault(row.tick, []).append(row.object)
                 for tick, keys in by_tick.items():
                     requeued = _requeue(store, job, tick, keys)

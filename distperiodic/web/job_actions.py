@@ -207,10 +207,10 @@ class TriggerJob(PageAction):
         hint = sources.hint(ignore)
         with sources.record(self.verb.name, job, **(
                 {} if key is None else {'object': key})) as record:
-            if key is None:
-                bulk.check_shown(
-                    order.number, _listed(store, job), 'object')
-            result = admin.trigger(store, job, key=key)
+            most = order.number if key is None else None
+            if most is not None:
+                bulk.check_shown(most, _listed(store, job), 'object')
+            result = admin.trigger(store, job, key=key, most=most)
             record.outcome = result.outcome
             if result.objects:
                 members.request_answers(

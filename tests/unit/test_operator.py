@@ -53,13 +53,26 @@ def test_an_operator_is_no_claim_store(store):
 
 def test_an_action_on_many_rows_takes_at_most_the_rows_that_were_shown():
     tally = bulk.BulkTally('task', 3)
+    chunks = iter(('ab', 'cd', 'ef'))
     taken = []
-    for some in 'ab', 'cd', 'ef':
-        found = tally.within(some)
-        taken += found
-        tally.add(len(found), len(found))
+    for some in tally.within(chunks):
+        taken += some
+        tally.add(len(some), len(some))
 
     assert taken == ['a', 'b', 'c']
+    assert list(tally.within(['gh'])) == []
+    # It reads no more than it needs.
+    assert list(chunks) == ['ef']
+    assert tally.result.text == (
+        '3 of 3 tasks; more match now and were left unchanged')
+
+
+def test_an_action_on_exactly_the_rows_that_were_shown_leaves_none():
+    tally = bulk.BulkTally('task', 2)
+    for some in tally.within(['a', 'b']):
+        tally.add(len(some), len(some))
+
+    assert tally.result.text == '2 of 2 tasks'
 
 
 def test_a_query_takes_a_reader_and_a_command_takes_a_store():

@@ -26,6 +26,7 @@ from distperiodic.core.control import Me
 from distperiodic.core.control import MemberOutcome
 from distperiodic.core.pause import Pause
 from distperiodic.core.standby import Role
+from distperiodic.operator import activity
 from distperiodic.operator import admin
 from distperiodic.operator import auditing
 from distperiodic.operator import bulk_tasks
@@ -758,6 +759,25 @@ def test_tasks_that_match_after_the_count_are_not_changed(
     assert answer.status_code == 303
     assert status_of(group).count('waiting') == 1
 
+    assert group.events()[0].outcome == (
+        '3 of 3 tasks; more match now and were left unchanged')
+
+
+def test_objects_that_are_listed_after_the_count_are_not_run(
+        group, monkeypatch):
+    form = form_of(group.post('/jobs/poll/trigger').text)
+    count = activity.listings
+
+    def listings(store, job):
+        found = count(store, job)
+        group.run('poll', 'c', ago=4)
+        return found
+    monkeypatch.setattr(activity, 'listings', listings)
+    answer = group.post(form['action'], data={'token': form['token']})
+
+    assert answer.status_code == 303
+    assert group.events()[0].outcome == (
+        '2 objects, 0 busy; more match now and were left unchanged')
 
 def test_only_the_tasks_of_a_filter_are_retried(group, submitted):
     for task in submitted:
