@@ -124,4 +124,4 @@ def conclude(sources: ActionSources, order: Order,
     """
     if order.number not in (None, result.matched):
         sources.members.conclude(sources.actor.action, (
-            f'{result.text}; {order.number} when it was confirmed'))
+            f'{result.text}; {order.number:,} when it was confirmed'))

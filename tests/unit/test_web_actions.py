@@ -849,7 +849,7 @@ def test_the_members_that_have_not_answered_are_named(group):
             action.id: MemberOutcome(True, 'drained')})
     page = group.client.get(answer.location, environ_overrides=ADMIN)
 
-    assert ('1 of 2 members have answered, no answer of h:0 (worker of vm)'
+    assert ('1 of 2 members have answered; no answer from h:0 (worker of vm)'
             in page.text)
 
 
