@@ -119,7 +119,7 @@ class _TasksAction(RecordedCommand):
                  queue: str | None) -> TaskFilter:
         """Return the filter of the tasks to change.
 
-        :raises ConfigError: the command cannot change such tasks.
+        :raises InvalidTask: the command cannot change such tasks.
         """
 
     @abc.abstractmethod

@@ -25,6 +25,9 @@ from distperiodic.operator.group_reader import GroupStore
 _action = tables.action
 _answer = tables.answer
 
+# Beginning of the outcome of an action that changed nothing.
+_NOT_DONE = 'not done'
+
 
 class Actor(NamedTuple):
     """An operator, and the reason for an action."""
@@ -126,7 +129,7 @@ def recorded(store: GroupStore, actor: Actor, verb: str, target: str,
     try:
         yield record
     except exceptions.DistperiodicError as exc:
-        record.outcome = (f'{record.before_error or "not done"}: '
+        record.outcome = (f'{record.before_error or _NOT_DONE}: '
                           f'{" ".join(str(exc).split())}')
         with contextlib.suppress(exceptions.StoreUnavailable):
             # If the outcome cannot be written, the record has no outcome, and
@@ -150,6 +153,11 @@ class Event(NamedTuple):
     #: None means that no outcome is recorded: the action was interrupted, or
     #: the members have not answered.
     outcome: str | None
+
+    @property
+    def not_done(self) -> bool:
+        """True if the action was refused or failed, and changed nothing."""
+        return (self.outcome or '').startswith(f'{_NOT_DONE}:')
 
 
 def events(store: GroupReader, *, since: int, limit: int) -> list[Event]:

@@ -37,8 +37,8 @@ def to_cancel(status: str | None = None, type_: str | None = None,
 
     :param status: Status of the tasks. None means all tasks that have not
         ended.
-    :raises InvalidTask: an argument cannot be used.
-    :raises ConfigError: tasks with this status cannot be cancelled.
+    :raises InvalidTask: an argument cannot be used, or tasks with this status
+        cannot be cancelled.
     """
     return _filter('cancelled', CANCELLABLE, status, type_, queue)
 
@@ -47,8 +47,8 @@ def to_retry(status: str, type_: str | None = None,
              queue: str | None = None) -> TaskFilter:
     """Return the filter of a command that retries tasks.
 
-    :raises InvalidTask: an argument cannot be used.
-    :raises ConfigError: tasks with this status cannot be retried.
+    :raises InvalidTask: an argument cannot be used, or tasks with this status
+        cannot be retried.
     """
     return _filter('retried', RETRIABLE, status, type_, queue)
 
@@ -57,7 +57,7 @@ def _filter(past: str, possible: Sequence[Status], status: str | None,
             type_: str | None, queue: str | None) -> TaskFilter:
     page = task_arguments.page(status, type_, queue, 1, None)
     if page.status is not None and page.status not in possible:
-        raise exceptions.ConfigError(
+        raise exceptions.InvalidTask(
             f'tasks with status {page.status} cannot be {past}; give one of '
             f'{", ".join(possible)}')
     return TaskFilter(

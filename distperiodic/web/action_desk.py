@@ -56,7 +56,7 @@ class ActionDesk:
     def html(self, **path: str) -> Any:
         """Answer the request of a browser."""
         page, status = answers.guarded(
-            lambda: self._confirm(path), bool(flask.request.args), acts=True)
+            lambda: self._confirm(path), given=False, acts=True)
         if page.instead:
             return flask.redirect(page.instead, 303)
         return answers.render(page), status
@@ -64,7 +64,7 @@ class ActionDesk:
     def json(self, **path: str) -> Any:
         """Answer the request of a program."""
         page, status = answers.guarded(
-            lambda: self._obey(path), bool(flask.request.args), acts=True)
+            lambda: self._obey(path), given=False, acts=True)
         return flask.jsonify(page.data), status
 
     def _confirm(self, path: Mapping[str, str]) -> Page:
@@ -129,8 +129,13 @@ class ActionDesk:
         self._act(operator, id_, Order(names, {
             name: str(value) for name, value in fields.items()
             if value is not None}, number))
-        with answers.request(self._conf, ()) as asked:
-            event = auditing.event(asked.sources.store, id_)
+        try:
+            with answers.request(self._conf, ()) as asked:
+                event = auditing.event(asked.sources.store, id_)
+        except exceptions.DistperiodicError as exc:
+            # The action was carried out, so this is no error of it.
+            LOG.debug('outcome not read: id=%s reason=%s', id_, exc)
+            event = None
         return Page('', '', {}, data | {
             'id': id_, 'outcome': event and event.outcome})
 
@@ -193,22 +198,42 @@ class ActionDesk:
                 self._conf,
                 Actor(operator.name, host, why, action)) as sources:
             try:
-                self._action.act(sources, order)
-            except auditing.AlreadyRecorded:
-                LOG.debug('action repeated: id=%s', action)
+                self._act_once(sources, order)
             except exceptions.DistperiodicError as exc:
-                raise NotDone.because(exc) from exc
+                raise NotDone.because(exc, self._action.back(Addresses(
+                    flask.request.root_path), order.names)) from exc
+
+    def _act_once(self, sources: PageActionSources, order: Order) -> None:
+        """Carry out the action, unless it was carried out before.
+
+        :raises ConfigError: the action is not possible now, or was not
+            possible when it was requested first.
+        """
+        try:
+            self._action.act(sources, order)
+        except auditing.AlreadyRecorded:
+            id_ = sources.actor.action
+            LOG.debug('action repeated: id=%s', id_)
+            event = auditing.event(sources.store, id_)
+            if event and event.not_done:
+                raise exceptions.ConfigError(
+                    f'{event.outcome}. This is the outcome of the first '
+                    'request; to try again, open the confirmation again, or '
+                    f'give another {KEY}') from None
 
 
 def _number(given: Any) -> int | None:
     """Return the number of rows that a program has confirmed.
 
-    :raises BadField: it is no number.
+    :raises BadField: it is no number of rows.
     """
     if given is None:
         return None
     try:
-        return int(str(given))
+        number = int(str(given))
     except ValueError:
+        number = -1
+    if number < 0:
         raise BadField(f'number is {given!r:.60}; give the number of a dry '
-                       'run, or omit it') from None
+                       'run, or omit it')
+    return number

@@ -44,24 +44,31 @@ class NotDone(Exception):
 
     :param title: Title of the page.
     :param status: HTTP status.
+    :param back: Address of the page that shows the target. Empty means that
+        there is none.
     """
 
-    def __init__(self, why: str, title: str, status: int):
+    def __init__(self, why: str, title: str, status: int, back: str = ''):
         super().__init__(why)
         self.title = title
         self.status = status
+        self.back = back
 
     @classmethod
-    def because(cls, error: exceptions.DistperiodicError) -> Self:
-        """Return the error of an action that *error* has ended."""
+    def because(cls, error: exceptions.DistperiodicError, back: str) -> Self:
+        """Return the error of an action that *error* has ended.
+
+        :param back: Address of the page that shows the target.
+        """
         if isinstance(error, exceptions.UnknownTask):
             return cls(str(error), 'Not found', 404)
         if isinstance(error, (
                 exceptions.ConfigError, exceptions.InvalidTask)):
-            return cls(str(error), _NOT_POSSIBLE, 409)
+            return cls(str(error), _NOT_POSSIBLE, 409, back)
         # The answer to a commit may have been lost.
-        return cls(f'{error}; look at the page of events before you act again',
-                   'The outcome of this action is unknown', 503)
+        return cls(f'{error}; look at the page of events before you act again:'
+                   ' if it does not list this action, nothing was changed',
+                   'The outcome of this action is unknown', 503, back)
 
 
 def notice(request: PageRequest) -> ActionNotice | None:
@@ -96,7 +103,7 @@ def guarded(call: Callable[[], Page], given: bool,
     """Return the page that *call* returns, or that of its error, and the HTTP
     status.
 
-    :param given: True if the address has filters.
+    :param given: True if the address has filters of a list.
     :param acts: True if the request is one for an action.
     """
     try:
@@ -114,7 +121,7 @@ def guarded(call: Callable[[], Page], given: bool,
     except Forbidden as exc:
         return sorry('This is not allowed', exc), 403
     except NotDone as exc:
-        return sorry(exc.title, exc), exc.status
+        return sorry(exc.title, exc, exc.back), exc.status
     except exceptions.ConfigError as exc:
         # A filter may need what the group does not have.
         return sorry(_NOT_POSSIBLE if acts else 'This cannot be shown',
@@ -143,7 +150,12 @@ def elsewhere(address: str) -> Page:
     return Page('', '', {}, None, instead=address)
 
 
-def sorry(title: str, why: object) -> Page:
-    """Return the page of an error."""
+def sorry(title: str, why: object, back: str = '') -> Page:
+    """Return the page of an error.
+
+    :param back: Address of the page from which the user came. Empty means
+        that it is unknown.
+    """
     line = wording.one_line(why)
-    return Page(title, 'sorry.html', {'why': line}, {'error': line}, '?')
+    return Page(title, 'sorry.html', {'why': line, 'back': back},
+                {'error': line}, '?')

@@ -82,9 +82,10 @@ class PromoteWorker(PageAction):
 
     def plan(self, request: PageRequest, names: Mapping[str, str]) -> Preview:
         sources = request.sources
+        store = sources.store
         try:
             found = partitions.partition(
-                sources.store, sources.settings.topic_of(names['partition']))
+                store, sources.settings.topic_of(names['partition']))
         except exceptions.ConfigError as exc:
             raise NotFound(str(exc)) from exc
         active = wording.identity(found.active)

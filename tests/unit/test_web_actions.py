@@ -648,6 +648,7 @@ def test_dead_objects_that_were_not_shown_are_not_requeued(group):
     assert answer.status_code == 409
     assert ('1 object had been shown, but 3 match now, so nothing was '
             'changed') in answer.text
+    assert '<a href="/jobs/ping">Back' in answer.text
     [event] = group.events()
     assert event.outcome.startswith('not done: 1 object had been shown')
     assert 'Requeue 3 dead objects' in group.post('/jobs/ping/requeue').text
@@ -758,7 +759,6 @@ def test_tasks_that_match_after_the_count_are_not_changed(
 
     assert answer.status_code == 303
     assert status_of(group).count('waiting') == 1
-
     assert group.events()[0].outcome == (
         '3 of 3 tasks; more match now and were left unchanged')
 
@@ -778,6 +778,7 @@ def test_objects_that_are_listed_after_the_count_are_not_run(
     assert answer.status_code == 303
     assert group.events()[0].outcome == (
         '2 objects, 0 busy; more match now and were left unchanged')
+
 
 def test_only_the_tasks_of_a_filter_are_retried(group, submitted):
     for task in submitted:
@@ -934,7 +935,7 @@ FILTER, INCOMPLETE, FORM, IMPOSSIBLE = (
     ('/jobs/poll/pause', {'token': 'x', 'reason': 'x'}, FORM),
     ('/tasks/cancelled/retry', {'direction': 'up'}, FORM),
     ('/tasks/cancelled/cancel', {}, IMPOSSIBLE),
-    ('/tasks/retry?status=running', {}, IMPOSSIBLE),
+    ('/tasks/retry?status=running', {}, FILTER),
     ('/tasks/retry?status=ill', {}, FILTER),
     ('/jobs/poll/pause?size=3', {}, FILTER),
     ('/members/drain?host=h&partition=vm', {}, FILTER),
@@ -1003,7 +1004,8 @@ def test_a_program_can_ask_first(group):
     (1, 409, '1 object had been shown, but 2 match now'),
     ('1', 409, '1 object had been shown, but 2 match now'),
     (2, 200, ''), (3, 200, ''), (None, 200, ''),
-    ('many', 400, "number is 'many'")])
+    ('many', 400, "number is 'many'"), (-1, 400, 'number is -1'),
+    ('-2', 400, "number is '-2'")])
 def test_a_program_limits_an_action_to_the_number_of_its_dry_run(
         group, number, status, why):
     group.run('ping', 'a', 'b', dead=['a', 'b'])
@@ -1015,6 +1017,58 @@ def test_a_program_limits_an_action_to_the_number_of_its_dry_run(
     assert why in answer.json.get('error', '')
     assert status != 200 or answer.json['outcome'].startswith(
         '2 of 2 objects')
+
+
+def test_a_request_with_the_key_of_a_refused_action_is_refused(group):
+    group.run('ping', 'a', 'b', dead=['a', 'b'])
+
+    def requeue(number, key):
+        return group.post(
+            '/api/jobs/ping/requeue', json={'number': number}, headers={
+                'X-Requested-With': 'curl', 'Idempotency-Key': key})
+    answers = [requeue(1, '7'), requeue(2, '7')]
+    [event] = group.events()
+
+    assert [one.status_code for one in answers] == [409, 409]
+    assert event.outcome in answers[1].json['error']
+    assert 'another Idempotency-Key' in answers[1].json['error']
+    assert requeue(2, '8').json['outcome'] == '2 of 2 objects'
+
+
+def test_the_form_of_a_refused_action_is_refused_again(group, submitted):
+    form = form_of(group.post(f'/tasks/{submitted[0]}/cancel').text)
+    group.confirm(f'/tasks/{submitted[0]}/cancel')
+    answers = [group.post(form['action'], data={'token': form['token']})
+               for _ in range(2)]
+
+    assert [one.status_code for one in answers] == [409, 409]
+    assert 'not done: ' not in answers[0].text
+    assert 'not done: ' in answers[1].text
+
+
+def test_an_action_whose_outcome_cannot_be_read_has_not_failed(
+        group, monkeypatch):
+    def fails(*arguments):
+        raise exceptions.StoreUnavailable('the store does not answer')
+    monkeypatch.setattr(auditing, 'event', fails)
+    answer = group.post('/api/jobs/poll/pause', json={'reason': 'slow'},
+                        headers={'X-Requested-With': 'curl'})
+
+    assert answer.status_code == 200
+    assert answer.json['outcome'] is None
+    assert answer.json['id'] == group.events()[0].id
+    assert group.paused() == {'poll': 'slow'}
+
+
+@pytest.mark.parametrize('path', ADDRESSES)
+def test_without_a_store_no_action_is_possible_at_any_address(path):
+    page = Client(web.application(configuration(
+        web_actions=True, connection='none')))
+    answer = page.post(f'/api{path}', headers={'X-Requested-With': 'curl'},
+                       json={'reason': 'x'}, environ_overrides=ADMIN)
+
+    assert answer.status_code == 503
+    assert 'there is no database' in answer.json['error']
 
 
 def test_a_request_of_a_program_needs_a_header(group):
