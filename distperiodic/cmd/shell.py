@@ -142,7 +142,6 @@ class Shell(app.App):
     DEFAULT_VERBOSE_LEVEL = 0
 
     def __init__(self) -> None:
-        deferred_imports.defer_imports()
         super().__init__(
             description=self.__doc__,
             version=importlib.metadata.version('distperiodic'),
@@ -202,12 +201,16 @@ class Shell(app.App):
             return _code_of(exc)
 
     def run_subcommand(self, argv: list[str]) -> int:
-        if argv[0] in _LASTING:
-            gc.enable()
         factory, name, rest = self._find(argv)
         found = factory(self, self.options, cmd_name=name)
         parser = found.get_parser(f'{self.NAME} {name}')
-        return found.run(parser.parse_args(rest))
+        parsed = parser.parse_args(rest)
+        if name in _LASTING:
+            gc.enable()
+        # Some commands have another option --tasks, which names no class.
+        elif not isinstance(getattr(parsed, 'tasks', None), str):
+            deferred_imports.defer_imports()
+        return found.run(parsed)
 
     def help(self, argv: list[str]) -> int:
         """Print the help of a command, a group of commands, or the program.

@@ -12,6 +12,7 @@ import pytest
 from distperiodic import exceptions
 from distperiodic.adapters.sql import schema
 from distperiodic.cmd import configured
+from distperiodic.cmd import deferred_imports
 from distperiodic.cmd import member
 from distperiodic.cmd import selection
 from distperiodic.cmd import session
@@ -336,6 +337,35 @@ def test_a_handler_of_a_service_finds_the_models_of_oslo_db_as_usual():
         capture_output=True, text=True, check=True).stdout
 
     assert told == 'False\nTrue True\n'
+
+
+def test_a_deferred_module_has_its_spec_and_is_an_attribute_of_its_package():
+    told = subprocess.run(
+        [sys.executable, '-c',
+         'import importlib.util; from distperiodic.cmd import '
+         'deferred_imports; deferred_imports.defer_imports(); '
+         'print(importlib.util.find_spec("netaddr").name); '
+         'import oslo_db.sqlalchemy.models; '
+         'print(oslo_db.sqlalchemy.models.ModelBase.__name__)'],
+        capture_output=True, text=True, check=True).stdout
+
+    assert told == 'netaddr\nModelBase\n'
+
+
+@pytest.mark.parametrize(('argv', 'deferred'), [
+    (['audit', '--tasks', 'service:Tasks'], False),
+    (['job', 'list', '--tasks', 'service:Tasks'], False),
+    (['scheduler', '--tasks', 'service:Tasks'], False),
+    (['worker'], False), (['web'], False), (['job', 'list'], True),
+    (['db', 'prune', '--tasks', '3'], True)])
+def test_only_short_commands_without_the_code_of_a_service_defer_imports(
+        argv, deferred, monkeypatch, tmp_path):
+    calls = []
+    monkeypatch.setattr(
+        deferred_imports, 'defer_imports', lambda: calls.append(argv))
+
+    assert shell.main([*argv, '--config-file', str(tmp_path / 'none')]) == 2
+    assert bool(calls) == deferred
 
 
 def test_the_status_of_a_group_without_a_store_loads_no_sqlalchemy(tmp_path):
