@@ -143,7 +143,8 @@ def topics(rows: Iterable[MemberRow]) -> dict[str, str]:
         by_topic = row.state.get('topics')
         if isinstance(by_topic, dict):
             found.update((job, topic) for topic, jobs in by_topic.items()
-                         if isinstance(jobs, list) for job in jobs)
+                         if isinstance(jobs, list) for job in jobs
+                         if isinstance(job, str))
     return found
 
 
