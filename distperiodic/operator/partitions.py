@@ -122,8 +122,10 @@ def effect_of(before: PartitionState, member: str) -> str:
     if active == member:
         return f'{member} is already active'
     return f'{member} is next; ' + (
+        'no worker is active now' if not active else
         f'{active} releases the partition when its runs have ended'
-        if active else 'no worker is active now')
+        if before.left > 0 else
+        f'the lease of {active} has expired, so {member} takes over')
 
 
 def _update(store: GroupStore, connection: sa.Connection, name: str,

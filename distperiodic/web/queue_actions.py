@@ -88,12 +88,13 @@ class PromoteWorker(PageAction):
                 store, sources.settings.topic_of(names['partition']))
         except exceptions.ConfigError as exc:
             raise NotFound(str(exc)) from exc
-        active = wording.identity(found.active)
+        active, worker = wording.identity(found.active), names['worker']
         return Preview(
-            f'Make {names["worker"]} the active worker of partition '
-            f'{found.name}?', [
+            f'Make {worker} the active worker of partition {found.name}?', [
+                'No worker is active now.' if not active else
                 f'{active} is active: it finishes its runs and releases the '
-                'partition.' if active else 'No worker is active now.'])
+                'partition.' if found.left > 0 else
+                f'The lease of {active} has expired, so {worker} takes over.'])
 
     def act(self, sources: ActionSources, order: Order) -> None:
         name, worker = order.names['partition'], order.names['worker']

@@ -870,23 +870,30 @@ def test_a_drain_that_leaves_no_worker_is_confirmed_with_a_warning(group):
     assert group.confirm('/members/drain?host=i').status_code == 303
 
 
-def test_a_worker_that_was_chosen_is_named_until_it_is_active(group):
+@pytest.mark.parametrize(('left', 'plan', 'effect'), [
+    (3600, 'h:0 is active: it finishes its runs and releases the partition',
+     'h:0 releases the partition when its runs have ended'),
+    (-1, 'The lease of h:0 has expired, so h:1 takes over',
+     'the lease of h:0 has expired, so h:1 takes over')])
+def test_a_worker_that_was_chosen_is_named_until_it_is_active(
+        group, left, plan, effect):
     engine = database.make_engine(group.url)
     with engine.begin() as connection:
         connection.execute(sa.insert(tables.partition).values(
             space='tests', name='vm', worker='h:0~1', fence=1,
-            since=group.now, until=0, starts=0))
+            since=group.now, until=group.now + left * SECOND, starts=0))
         connection.execute(sa.insert(tables.partition_worker), [{
             'space': 'tests', 'partition': 'vm', 'worker': f'h:{n}~1',
             'role': role, 'since': group.now,
             'seen': group.now + 3600 * SECOND}
             for n, role in enumerate((Role.ACTIVE, Role.STANDBY))])
     engine.dispose()
+    asked = group.post('/partitions/vm/promote?worker=h:1')
     answer = group.confirm('/partitions/vm/promote?worker=h:1')
     page = group.client.get(answer.location, environ_overrides=ADMIN)
 
-    assert group.events()[0].outcome == (
-        'h:1 is next; h:0 releases the partition when its runs have ended')
+    assert plan in asked.text
+    assert group.events()[0].outcome == f'h:1 is next; {effect}'
     assert 'vm: h:1 is next, chosen by me@' in page.text
     group.confirm('/partitions/vm/promote?worker=h:0')
     assert 'is next' not in group.client.get('/partitions').text
