@@ -43,8 +43,8 @@ _moment = wording.moment
 SENTENCES = {
     Reason.RAN: 'it ran: done at {served} by {worker}',
     Reason.RAN_LATE:
-        'it ran, but its first run for {at} was started more than a period '
-        'after it was due{after}',
+        'it ran, but its first run for {at} began more than a period after '
+        'the object was due{after}',
     Reason.JOB_UNKNOWN:
         'job {job!r} is {missing}; correct the name; see: distperiodic job '
         'list',

@@ -54,12 +54,13 @@ class Policy:
                target: Mapping[str, str]) -> bool:
         """Return whether *identity* may do *verb* to *target*.
 
-        A policy file that has become unusable allows nothing.
+        While the policy file cannot be read, nothing is allowed. If only one
+        check cannot be evaluated, the actions that need it are refused.
         """
         try:
             return bool(self._enforcer.authorize(
                 verb.policy, dict(target), identity.credentials))
         except Exception:
-            LOG.exception('policy failed: rule=%s; nothing is allowed until '
-                          'the policy file is correct', verb.policy)
+            LOG.exception('policy failed: rule=%s; this action is refused '
+                          'until the policy file is correct', verb.policy)
             return False

@@ -566,7 +566,7 @@ def test_why_of_a_run_that_was_started_more_than_a_period_late(
 
     found = why_answers(scene, earlier(4))
     assert found['reason'] == 'ran late'
-    assert 'started more than a period' in found['answer']
+    assert 'began more than a period' in found['answer']
     assert found['recorded'].endswith(' by w-1')
     assert why_answers(scene, earlier(4), 'b')['reason'] == 'ran'
     assert 'ran late' in [
