@@ -63,7 +63,27 @@ class Scheduler(LoadGroupScheduling):
             raise pytest.UsageError(
                 f'--patient={patient} leaves no process for other tests; '
                 f'raise -n, which is {self.numnodes}')
+        if config.getoption('dist') != 'loadgroup':
+            raise pytest.UsageError(
+                '--patient keeps the lives of clusters together only with '
+                '--dist loadgroup; add this option')
         self._patient = {f'gw{number}' for number in range(patient)}
+
+    def schedule(self):
+        # If there are fewer units than processes, xdist ends the last of
+        # these. Let it end those first that cannot run all units.
+        self.assigned_work = dict(sorted(
+            self.assigned_work.items(),
+            key=lambda item: item[0].gateway.id in self._patient))
+        super().schedule()
+
+    def remove_node(self, node):
+        if (self.config.getoption('maxworkerrestart') == '0'
+                and self._pending_of(self.assigned_work[node])):
+            # The crash ends the run, so no process repeats the life.
+            for other in self.nodes:
+                other.shutdown()
+        return super().remove_node(node)
 
     def mark_test_complete(self, node, item_index, duration=0):
         lived = self._life_lasts()

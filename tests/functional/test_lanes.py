@@ -57,11 +57,10 @@ def tree(tmp_path):
     return tmp_path
 
 
-def run(tree, *args):
+def run(tree, *args, dist='loadgroup'):
     return subprocess.run(
         [sys.executable, '-m', 'pytest', '-p', 'xdist.plugin', '--dist',
-         'loadgroup', *args, 'tests'], cwd=tree, text=True,
-        capture_output=True,
+         dist, *args, 'tests'], cwd=tree, text=True, capture_output=True,
         env=os.environ | {'PYTEST_DISABLE_PLUGIN_AUTOLOAD': '1'})
 
 
@@ -91,6 +90,38 @@ def test_only_patient_tests_run_beside_a_life(tree, suites):
         else:
             assert niceness == max(lanes.LOW, os.nice(0))
         assert suite != 'functional' or begin > lived
+
+
+@pytest.mark.parametrize('number', [1, 2])
+def test_fewer_tests_than_processes_run(tree, number):
+    for suite in 'chaos', 'unit':
+        shutil.rmtree(tree / 'tests' / suite)
+
+    ran = run(tree, '-n', '3', '--patient', '2', *(
+        f'--deselect=tests/functional/test_functional.py::test_passes[{one}]'
+        for one in range(number, 9)))
+
+    assert ran.returncode == 0, ran.stdout
+    assert f'{number} passed' in ran.stdout
+
+
+def test_no_process_repeats_the_life_of_a_process_that_crashed(tree):
+    shutil.rmtree(tree / 'tests' / 'unit')
+    file = tree / 'tests' / 'chaos' / 'test_chaos.py'
+    file.write_text(LIVES.replace(
+        'time.sleep(0.4)', 'number or os._exit(1)'))
+
+    ran = run(tree, '-n', '4', '--patient', '2', '--max-worker-restart', '0')
+
+    assert ran.returncode != 0
+    assert 'test_lives' not in (tree / 'record').read_text()
+
+
+def test_a_run_that_would_divide_a_life_is_refused(tree):
+    ran = run(tree, '-n', '3', '--patient', '1', dist='load')
+
+    assert ran.returncode != 0
+    assert 'add this option' in ran.stdout + ran.stderr
 
 
 def test_a_run_without_a_process_for_other_tests_is_refused(tree):
