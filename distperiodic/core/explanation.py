@@ -293,9 +293,13 @@ def reasons_of(past: Past) -> tuple[Reason, ...]:
         possible -= _CLAIMED
     if past.served is None or past.served < tick - EARLIEST:
         possible.discard(Reason.RAN)
+    late = recorded.last(LATE) is not None
+    if late:
+        # A run of the object was started.
+        possible &= _CLAIMED
     if not possible:
         return (Reason.NOBODY_CLAIMS,)
-    if possible == {Reason.RAN} and recorded.last(LATE) is not None:
+    if late and possible == {Reason.RAN}:
         return (Reason.RAN_LATE,)
     return tuple(sorted(
         possible, key=lambda reason: (-past.counts.get(reason, 0), reason)))

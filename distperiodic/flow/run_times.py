@@ -25,6 +25,10 @@ from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import phase_us
 
+#: Number of objects of one tick of a job that a process names as late by more
+#: than a period. Further ones are only counted as late: while the group is
+#: behind, the records of all of them would hold it back.
+MOST_NAMED = 1_000
 # Number of ticks, of all jobs, whose histograms are kept. Runs of a tick that
 # end after the runs of this number of other ticks replace the histograms of
 # the earlier runs of their tick.
@@ -37,10 +41,18 @@ class _Pair:
     ran: Histogram
     #: Microseconds from the tick to the next one. 0 means that the tick is not
     #: one of the job's schedule: an object has a schedule of its own, or an
-    #: operator triggered the tick.
-    period: int
+    #: operator triggered the tick. None means that it was not needed yet.
+    period: int | None = None
+    #: Number of objects that were named as late by more than a period.
+    named: int = 0
     #: Object of the longest run. Empty means unknown.
     slowest: str = ''
+
+    def period_of(self, job: Job, tick: Instant) -> int:
+        if self.period is None:
+            self.period = (job.schedule.period_us(tick) if
+                           job.schedule.at_or_before(tick) == tick else 0)
+        return self.period
 
 
 class RunTimeBook:
@@ -80,9 +92,7 @@ class RunTimeBook:
         key = job.name, tick
         pair = self._pairs.get(key)
         if pair is None:
-            pair = self._pairs[key] = _Pair(
-                Histogram(), Histogram(), job.schedule.period_us(tick)
-                if job.schedule.at_or_before(tick) == tick else 0)
+            pair = self._pairs[key] = _Pair(Histogram(), Histogram())
             if len(self._pairs) > _KEPT:
                 self._pairs.popitem(last=False)
         else:
@@ -101,16 +111,19 @@ class RunTimeBook:
             lateness = base + int(began * SECOND)
             if due:
                 lateness -= due[index] - tick
-            elif job.spread and pair.period:
+            elif job.spread and (period := pair.period_of(job, tick)):
                 # Objects with their own schedule have no phase.
-                lateness -= phase_us(position_of(objects[index]), pair.period)
+                lateness -= phase_us(position_of(objects[index]), period)
             pair.started.add(lateness, first)
             began_late.append((lateness / SECOND, first))
             if lateness > self._late_after:
                 late += first
-                if attempts and not due and 0 < pair.period < lateness:
-                    behind += [objects[at] for at in range(
+                if attempts and not due and pair.named < MOST_NAMED and (
+                        0 < pair.period_of(job, tick) < lateness):
+                    named = [objects[at] for at in range(
                         index, index + number) if attempts[at] == 1]
+                    behind += named
+                    pair.named += len(named)
         if self._sink.open:
             self._sink.put(telemetry.RunsTimed(
                 job.name, tick, began_late,

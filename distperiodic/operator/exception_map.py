@@ -69,22 +69,26 @@ def of(found: Iterable[TickException],
        ticks: Sequence[int]) -> ExceptionMap:
     """Return the map of some exceptions.
 
-    :param found: Exceptions, the oldest first.
+    :param found: Exceptions, those of the first importance last. If there are
+        too many ids, those of the last exceptions are read.
     :param ticks: As in :func:`read`.
     """
-    rows: dict[str, list[Reason | None]] = {}
+    read: list[tuple[TickException, list[int]]] = []
     unknown, left = 0, _IDS
-    for one in found:
-        reason = (Reason.RAN_LATE if one.outcome == LATE else
-                  OUTCOMES[one.outcome].reason
-                  if one.outcome in OUTCOMES else None)
+    for one in reversed(list(found)):
         columns = [at for at, tick in enumerate(ticks) if one.covers(tick)]
-        if not columns or reason is None and one.outcome != REQUEUED:
+        if not columns or (one.outcome != REQUEUED
+                           and _reason_of(one) is None):
             continue
-        left -= one.number
+        if one.objects is not None:
+            left -= one.number
         if one.objects is None or left < 0:
             unknown += one.number
-            continue
+        else:
+            read.append((one, columns))
+    rows: dict[str, list[Reason | None]] = {}
+    for one, columns in reversed(read):
+        reason = _reason_of(one)
         for key in one.keys():
             row = rows.setdefault(key, [None] * len(ticks))
             for at in columns:
@@ -96,6 +100,12 @@ def of(found: Iterable[TickException],
                     key, named[key]))[:MOST_OBJECTS]],
         len(named), _parts(named, len(ticks))
         if len(named) > MOST_OBJECTS else (), unknown)
+
+
+def _reason_of(one: TickException) -> Reason | None:
+    if one.outcome == LATE:
+        return Reason.RAN_LATE
+    return OUTCOMES[one.outcome].reason if one.outcome in OUTCOMES else None
 
 
 def _rank(key: str, row: Sequence[Reason | None]) -> tuple[int, int, str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
+from distperiodic.core.outcomes import LATE
 from distperiodic.core.tick_exceptions import SPANS
 from distperiodic.core.tick_exceptions import TickException
 
@@ -23,14 +24,14 @@ def about(found: Iterable[TickException], key: str) -> list[TickException]:
 
 def exceptions(connection: sa.Connection, number: int, first: int,
                last: int, limit: int) -> list[TickException]:
-    """Return the exceptions of the ticks from *first* to *last*, the oldest
-    first.
+    """Return the exceptions of the ticks from *first* to *last*: those that
+    ran late, and then all others, the oldest first.
 
     Objects whose ids are not kept, or not read because of *limit*, follow as
     numbers, one for each tick and outcome.
 
     :param number: Number of the job.
-    :param limit: Maximum number of rows with ids. The newest are read.
+    :param limit: Maximum number of rows with ids. The last are read.
     """
     # Each class is one short range of an index. Otherwise all later exceptions
     # would be read.
@@ -47,7 +48,8 @@ def exceptions(connection: sa.Connection, number: int, first: int,
                 *covers, _exception.c.objects.is_not(None))
             # MariaDB would read the rows in the order of another index, and
             # so all later ones.
-            .order_by((_exception.c.tick + 0).desc(), _exception.c.id.desc())
+            .order_by(sa.case((_exception.c.outcome == LATE, 1), else_=0),
+                      (_exception.c.tick + 0).desc(), _exception.c.id.desc())
             .limit(limit))]
     found.reverse()
     left: collections.Counter[tuple[str, int, int]] = collections.Counter()

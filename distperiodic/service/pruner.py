@@ -19,6 +19,9 @@ LOG = logging.getLogger(__name__)
 
 # Seconds between the beginnings of two turns.
 INTERVAL = 60.0
+# Each of this number of turns also deletes what no age decides on, because it
+# reads more rows than it deletes.
+_SURPLUS_EVERY = 10
 # Seconds after a sweep during which the turn takes further steps.
 _STEPPING = 0.1
 
@@ -32,6 +35,7 @@ class ServicePruner:
         self._clock = clock
         self._ages = ages
         self._next = clock.monotonic() + INTERVAL
+        self._turns = 0
         self._until = 0.0
         #: True while the queue contains a step of this pruner.
         self._submitted = False
@@ -61,7 +65,10 @@ class ServicePruner:
         too.
         """
         if self._steps is None:
-            self._steps = store.prune(self._ages)
+            self._steps = store.prune(self._ages._replace(
+                surplus=self._ages.surplus
+                and self._turns % _SURPLUS_EVERY == 0))
+            self._turns += 1
         return next(self._steps, None)
 
     def _stepped(self, step: PruneStep | None) -> None:

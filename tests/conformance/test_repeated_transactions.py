@@ -132,3 +132,28 @@ def test_an_object_that_another_operator_resumes_meanwhile_is_not_ours(
 
     assert found == resumed
     assert world.store.attend({'poll': 60.0}, {})['poll'].paused_objects == {}
+
+
+def test_a_connection_that_is_lost_before_the_commit_repeats_nothing(
+        world, monkeypatch):
+    """The objects that the first try has read are not those that it resumed.
+    """
+    one, other = world.operators
+    claiming.claim(world.store, 'poll', world.store.now(), ['a', 'b'],
+                   lease='l', holder='api-1', seconds=60.0, supersede=False)
+    admin.pause_objects(other, 'poll', ['a', 'b'], by='me', why='')
+    lost = []
+
+    def lose(connection, cursor, statement, *more):
+        if statement.startswith('DELETE') and not lost:
+            lost.append(statement)
+            connection.connection.dbapi_connection.rollback()
+            admin.resume_objects(other, 'poll', ['a'])
+            raise db_exception.DBConnectionError(Exception('connection lost'))
+    sa.event.listen(sa.Engine, 'before_cursor_execute', lose)
+    try:
+        found = admin.resume_objects(one, 'poll')
+    finally:
+        sa.event.remove(sa.Engine, 'before_cursor_execute', lose)
+
+    assert (found, len(lost)) == (['b'], 1)

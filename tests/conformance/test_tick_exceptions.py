@@ -26,6 +26,7 @@ from distperiodic.core.claim_request import SkipRequest
 from distperiodic.core.outcomes import LATE
 from distperiodic.core.outcomes import REQUEUED
 from distperiodic.core.pruning import Ages
+from distperiodic.core.pruning import PruneStep
 from distperiodic.core.pruning import ages_of
 from distperiodic.core.tick_exceptions import KEPT
 from distperiodic.core.tick_exceptions import TickException
@@ -331,6 +332,36 @@ def test_an_object_that_ended_its_run_itself_and_ran_late_is_recorded(world):
     assert world.found(tick) == {(LATE, 'w-1', 'a')}
 
 
+def test_an_object_with_its_own_schedule_is_not_recorded_as_late(world):
+    """The worker compares with the period of the job. An hourly object has
+    ticks on the grid of a job that runs each minute.
+    """
+    tick = world.now - 60 * SECOND
+    lease = world.start(tick, ['a', 'b'])
+    in_store(world, sa.update(tables.claim).where(
+        tables.claim.c.job == world.store._numbers.of('poll'),
+        tables.claim.c.object == 'b').values(rule='every 3600'))
+    world.store.finish(lease, ['a'], times('a', 'b'))
+    world.store.finish(lease, ['b'], times('b'))
+
+    assert world.found(tick) == {(LATE, 'w-1', 'a')}
+
+
+def test_objects_that_ran_late_do_not_displace_those_that_did_not_run(
+        world, monkeypatch):
+    monkeypatch.setattr(history, 'KEPT', 2)
+    tick = world.now - 60 * SECOND
+    lease = world.start(tick, ['a', 'b', 'c'])
+    world.store.finish(lease, ['a', 'b'], times('a', 'b'))
+    world.store.fail(lease, [Failure('c', '')], None)
+
+    assert world.found(tick) == {
+        (LATE, 'w-1', 'a', 'b'), ('dead', 'w-1', 'c')}
+    # The last rows are read if there are too many.
+    assert [one.keys() for one in world.exceptions(tick, limit=1)] == [
+        ['c'], []]
+
+
 def test_an_old_tick_is_read_without_the_later_exceptions(world):
     """An interval of any length is found from each instant in it."""
     first = world.now - 100 * DAY
@@ -375,6 +406,23 @@ def test_the_oldest_ids_of_a_job_are_replaced_by_their_number(
         *([('by_pause', tick - SECOND, 2, ['a', 'b'])] for tick in ticks[2:])]
     assert other.found(first) == {('dead', 'w-1', 'a')}
     other.close()
+
+
+def test_the_ids_of_each_job_are_looked_at_in_a_step_of_their_own(world):
+    """The store answers other calls between two steps."""
+    tick = world.now - 600 * SECOND
+    for job in 'one', 'two', 'three':
+        claiming.claim(world.store, job, tick, ['a'], lease=job,
+                       holder='api-1', seconds=600.0, supersede=False)
+        running = f'running {job}'
+        world.store.start(HeldLease(job, job, tick), ['a'],
+                          NewLease(running, 'w-1', 600.0))
+        world.store.fail(HeldLease(running, job, tick), [Failure('a', '')],
+                         None)
+
+    assert list(prune_steps(
+        world.store.database, world.group, ages_of(0.0, 0.0))) == [
+        PruneStep('ids of exceptions', 0)] * 3
 
 
 def test_two_schedulers_at_once_count_each_object_once(world, monkeypatch):

@@ -142,7 +142,9 @@ PAST = [
     (past(own=[exception(LATE)]), [Reason.RAN_LATE]),
     (past(own=[exception(LATE), DIED]), [Reason.DEAD]),
     (past(own=[exception(LATE)], counts={Reason.RAN: 1, Reason.LOST: 2},
-          unknown={'by_lost': 2}), [Reason.LOST, Reason.RAN]),
+          unknown={'by_lost': 2}), [Reason.RAN_LATE]),
+    (past(own=[exception(LATE)], counts={Reason.RAN: 1, Reason.DEAD: 2},
+          unknown={'dead': 2}), [Reason.DEAD, Reason.RAN]),
     # An operator requeued the dead object.
     (past(own=[DIED]), [Reason.DEAD]),
     (past(own=[DIED, REQUEUE]), [Reason.RAN]),

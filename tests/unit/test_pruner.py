@@ -7,6 +7,7 @@ import pytest
 
 from distperiodic.core.pruning import Ages
 from distperiodic.core.pruning import PruneStep
+from distperiodic.core.pruning import ages_of
 from distperiodic.service import pruner
 from tests.logged import lines
 
@@ -61,6 +62,15 @@ def test_a_turn_begins_once_a_minute(world):
     assert world.sweep(pruner.INTERVAL - 1) == 0
     assert world.sweep(1) == 1
     assert len(world.turns) == 2
+
+
+def test_what_no_age_decides_on_is_deleted_in_few_turns(world):
+    world.pruner = pruner.ServicePruner(world, world, ages_of(30.0, 7.0))
+    for _ in range(21):
+        world.sweep(pruner.INTERVAL)
+
+    assert [at for at, ages in enumerate(world.turns) if ages.surplus] == [
+        0, 10, 20]
 
 
 def test_a_turn_with_much_to_do_pauses_until_the_next_sweep(world, caplog):

@@ -15,6 +15,7 @@ from distperiodic.core.message import Timing
 from distperiodic.core.refusal import Refusal
 from distperiodic.core.ring import position_of
 from distperiodic.core.schedule import phase_us
+from distperiodic.flow import run_times
 from distperiodic.flow.run_times import RunTimeBook
 from distperiodic.ports import NO_TIMES
 from distperiodic.ports import ClosedSink
@@ -111,6 +112,20 @@ def test_the_objects_that_began_more_than_a_period_late_are_named():
     assert times.behind == ('b', 'd')
     assert (times.late, own.behind, step.behind) == (4, (), ())
     assert times.without_late() == times._replace(late=0, behind=())
+
+
+def test_the_number_of_objects_that_are_named_for_a_tick_is_limited(
+        monkeypatch):
+    monkeypatch.setattr(run_times, 'MOST_NAMED', 2)
+    poll = worlds.job('poll', every=60.0, objects=True)
+    late = [Timing(0, 1, 1, 170.0, 0.0)]
+    one = book()
+
+    found = [one.note(poll, tick, [key], late, attempts=[1]).behind
+             for tick, key in [(TICK, 'a'), (TICK, 'b'), (TICK, 'c'),
+                               (TICK - 60 * SECOND, 'd')]]
+
+    assert found == [('a',), ('b',), (), ('d',)]
 
 
 def test_a_start_within_the_late_claim_delay_is_not_named():

@@ -194,6 +194,7 @@ class Database:
         """
         begun, repeated = self._monotonic(), False
         for attempt in itertools.count(1):
+            committing = False
             try:
                 with _quiet(), self._watchdog or contextlib.nullcontext():
                     connection = self._connected()
@@ -202,7 +203,9 @@ class Database:
                     with connection.begin():
                         if self._host_clock is not None and not read_only:
                             self._host_clock.keep(connection)
-                        return work(begin(connection))
+                        result = work(begin(connection))
+                        committing = True
+                    return result
             except db_exception.DBDeadlock as exc:
                 if attempt > CONFLICTS:
                     self._give_up(exc, 'other transactions changed the same '
@@ -229,7 +232,7 @@ class Database:
                     # Retry once. The connection may have been closed while it
                     # was idle, or the server may have closed it because this
                     # process was suspended within the transaction.
-                    repeated = True
+                    repeated = repeated or committing
                     continue
                 if _fault_of_database(exc, self.dialect):
                     self._give_up(exc)

@@ -84,7 +84,7 @@ def count_in(tx: Transaction, number: int, tick: int,
     tx.connection.execute(tx.sql.count_in, _parameters(
         number, tick, counts, reason, times) | {'stands_in': lease})
     if times.behind:
-        record(tx, number, tick, LATE, {tick - 1: times.behind}, lease=lease)
+        _record_late(tx, number, tick, times.behind, lease=lease)
 
 
 def count_committed(tx: Transaction, number: int,
@@ -103,8 +103,7 @@ def count_committed(tx: Transaction, number: int,
         add(tx, [increments(number, tick, worker, times=times,
                             done=len(rows))])
         if times.behind:
-            record(tx, number, tick, LATE, {tick - 1: times.behind},
-                   holder=worker)
+            _record_late(tx, number, tick, times.behind, holder=worker)
     return len(rows)
 
 
@@ -115,7 +114,7 @@ def record(tx: Transaction, number: int, tick: int, outcome: str,
 
     Call this in the transaction that counts the objects.
 
-    :param outcome: Name of the number that counts them, REQUEUED or LATE.
+    :param outcome: Name of the number that counts them, or REQUEUED.
     :param objects: Objects by the instant after which they missed all of
         their ticks, up to *tick*.
     :param holder: Member that the history names. None means the holder of
@@ -131,11 +130,33 @@ def record(tx: Transaction, number: int, tick: int, outcome: str,
     for after, keys in sorted(objects.items()):
         rows.append(_exception(
             number, outcome, after, tick, len(keys), reason,
-            packed(keys) if room >= len(keys) else None) | (
-            {'stands_in': lease} if holder is None else {'runner': holder}))
+            packed(keys) if room >= len(keys) else None))
         room -= len(keys)
+    _insert(tx, rows, holder, lease)
+
+
+def _record_late(tx: Transaction, number: int, tick: int,
+                 objects: Sequence[str], *, holder: str | None = None,
+                 lease: str = '') -> None:
+    """Record objects that began more than a period late; see :func:`record`.
+
+    Objects with a schedule of their own are left out: the process that ran
+    them does not know their period.
+    """
+    keys = tx.connection.execute(tx.sql.follows_job, {
+        'of_job': number, 'keys': tx.dialect.keys(objects)}).scalars().all()
+    if keys:
+        _insert(tx, [_exception(
+            number, LATE, tick - 1, tick, len(keys), ids=packed(keys))],
+            holder, lease)
+
+
+def _insert(tx: Transaction, rows: Sequence[dict[str, Any]],
+            holder: str | None, lease: str) -> None:
     tx.connection.execute(
-        tx.sql.record_in if holder is None else tx.sql.record_of, rows)
+        tx.sql.record_in if holder is None else tx.sql.record_of,
+        [row | ({'stands_in': lease} if holder is None
+                else {'runner': holder}) for row in rows])
 
 
 def record_numbers(tx: Transaction, number: int, found: Mapping[

@@ -3,7 +3,6 @@
 
 import collections
 import functools
-import itertools
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -91,12 +90,18 @@ def prune_steps(database: Database, namespace: str,
     After the last step, all rows that were old at the first step are deleted.
     """
     group = _Group(database, namespace)
-    for kind, work in itertools.chain(
-            _works(group, ages), _surplus(group) if ages.surplus else ()):
-        more = True
-        while more:
-            rows, more = database.write(work)
-            yield PruneStep(kind, rows)
+    for kind, work in _works(group, ages):
+        yield from _steps(database, kind, work)
+    if ages.surplus:
+        yield from _surplus(database, group)
+
+
+def _steps(database: Database, kind: str, work: _Work) -> Iterator[PruneStep]:
+    """Repeat a transaction until no more rows are left."""
+    more = True
+    while more:
+        rows, more = database.write(work)
+        yield PruneStep(kind, rows)
 
 
 def _works(group: _Group, ages: Ages) -> list[tuple[str, _Work]]:
@@ -149,14 +154,16 @@ def _works(group: _Group, ages: Ages) -> list[tuple[str, _Work]]:
     return found
 
 
-def _surplus(group: _Group) -> Iterator[tuple[str, _Work]]:
-    """Yield the transactions that delete what no age decides on.
+def _surplus(database: Database, group: _Group) -> Iterator[PruneStep]:
+    """Delete what no age decides on.
 
-    See :func:`_works`. The rows of one job are read at a time.
+    The rows of one job are read in each step, because a job may have so many
+    that the claims of other jobs would have to wait.
     """
     for number in group.jobs(_job.c.paused_objects.is_not(None)):
-        yield 'ended pauses', functools.partial(
-            _prune_pauses, group=group, number=number)
+        yield from _steps(database, 'ended pauses', functools.partial(
+            _prune_pauses, group=group, number=number))
+    kind = 'ids of exceptions'
     for number in group.jobs(
             sa.exists().where(_exception.c.job == _job.c.id)):
         sizes = sa.select(
@@ -165,9 +172,10 @@ def _surplus(group: _Group) -> Iterator[tuple[str, _Work]]:
         ).where(*_with_ids(number)).subquery()
         [(last,)] = group.rows(sa.select(sa.func.max(sizes.c.tick)).where(
             sizes.c.size > KEPT_IN_ALL))
+        yield PruneStep(kind, 0)
         if last is not None:
-            yield 'ids of exceptions', functools.partial(
-                _prune_some_ids, group=group, number=number, last=last)
+            yield from _steps(database, kind, functools.partial(
+                _prune_some_ids, group=group, number=number, last=last))
 
 
 def _with_ids(number: int) -> tuple[sa.ColumnElement[bool], ...]:
@@ -220,11 +228,12 @@ def _prune_some_claims(connection: sa.Connection, *, group: _Group,
                   else State.CANCELLED)
         sql_history.count(
             tx, number, tick, '', **{ending.value: still_open})
-    found = connection.scalar(
-        sa.select(_claim.c.object).where(*some).limit(1))
+    found, delisted = connection.execute(sa.select(
+        sa.func.count(), sa.func.max(_claim.c.delisted)).where(*some)).one()
     rows = connection.execute(sa.delete(_claim).where(*some)).rowcount
-    if found is not None:
-        _raise(connection, number, _job.c.claims_pruned, listed_until)
+    if found:
+        _raise(connection, number, _job.c.claims_pruned,
+               max(listed_until, delisted or 0))
     return _Deleted(rows, last is not None)
 
 

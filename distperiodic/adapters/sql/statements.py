@@ -29,6 +29,7 @@ from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 from distperiodic.core.claim_request import KnownSchedule
 from distperiodic.core.outcomes import COLUMNS
+from distperiodic.core.outcomes import LATE
 
 _claim = tables.claim
 _lease = tables.lease
@@ -223,6 +224,9 @@ class Statements:
         self.end = {ending: self._end(*MOVES[move])
                     for ending, move in ENDING_MOVES.items()}
         self.count_committed = self._count_committed()
+        #: Select objects without a schedule of their own.
+        self.follows_job = sa.select(_claim.c.object).where(
+            self._of, self._among, _claim.c.rule == '')
         self.skip = self._change(
             (self._of, self._among, earlier, begun, listed, in_force),
             {'settled': sa.bindparam('of_tick'),
@@ -248,7 +252,9 @@ class Statements:
                 _exception.c.job == sa.bindparam('of_job'),
                 _exception.c.tick == sa.bindparam(
                     'at_tick', type_=sa.BigInteger),
-                _exception.c.objects.is_not(None))
+                _exception.c.objects.is_not(None),
+                # Their number has a limit of its own.
+                _exception.c.outcome != LATE)
 
         some = dialect.among(_lease.c.id)
         held = _lease.c.holder == sa.bindparam('runner')
