@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The servers, as fixtures. Each server starts when a test first needs it."""
 
+import collections
 import gc
 import logging
 import multiprocessing.util
@@ -17,7 +18,7 @@ from tests.services.behind import Behind
 from tests.services.shared import Keeper
 from tests.services.shared import shared
 
-pytest_plugins = ['tests.lanes', 'tests.rerun']
+pytest_plugins = ['tests.rerun']
 
 # Property tests check results, not speed, so a slow generation of examples on
 # a busy machine is not a failure. A run of all tests must not depend on
@@ -37,6 +38,13 @@ hypothesis.settings.register_profile(
     max_examples=100,
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
 hypothesis.settings.load_profile('same')
+
+
+#: Seconds that a test may take to be among the first.
+_LONG = 600
+#: Niceness of the processes whose tests have no short time limits, and the
+#: directories of these tests.
+_LOW, _PATIENT = 10, ('unit', 'simulation', 'conformance')
 
 
 def pytest_configure(config):
@@ -62,6 +70,40 @@ def pytest_configure(config):
     # futurist imports eventlet, and eventlet imports a resolver. These imports
     # take a quarter of the time in which a process of the tests starts.
     os.environ.setdefault('EVENTLET_NO_GREENDNS', 'yes')
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """With several processes, order the tests so that the processors are busy
+    until the end.
+
+    The tests that may take longest come first, and then the simulation. The
+    tests of all other files are spread evenly over the rest of the time,
+    because some need the processor and others wait.
+    """
+    if not hasattr(config, 'workerinput'):
+        return
+    sizes = collections.Counter(item.path for item in items)
+    numbers = collections.Counter()
+
+    def place(item):
+        limit = item.get_closest_marker('timeout')
+        numbers[item.path] += 1
+        return (not limit or limit.args[0] < _LONG,
+                item.path.parent.name != 'simulation',
+                numbers[item.path] / sizes[item.path])
+    items.sort(key=place)
+
+
+def pytest_runtest_setup(item):
+    """Give tests without short time limits a low priority.
+
+    Otherwise they would take the processor from the clusters of tests/chaos,
+    which run at the same time in another process.
+    """
+    if hasattr(item.config, 'workerinput') and os.nice(0) < _LOW and (
+            item.path.parent.name in _PATIENT):
+        os.nice(_LOW)
 
 
 def pytest_collection_finish():

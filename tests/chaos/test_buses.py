@@ -14,9 +14,6 @@ from tests.chaos.buses import BUSES
 from tests.ends import connected
 from tests.waiting import wait_until
 
-# Not beside the life of a cluster, which another server would disturb.
-pytestmark = pytest.mark.xdist_group('life')
-
 
 @pytest.fixture(scope='module', params=sorted(BUSES))
 def bus(request):

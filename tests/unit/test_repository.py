@@ -70,15 +70,15 @@ def test_the_default_run_omits_only_the_tests_that_are_marked():
 
     assert [line for line in default if not line.startswith('#')] == [
         '{[tests]compile}',
-        '{[tests]patient} -n 12 --patient 4 -m "not full" tests/chaos '
-        'tests/functional']
+        '{[tests]first} -n 4 -m "not full" tests/chaos',
+        '{[tests]others} -m "not full"']
     assert [line for line in full if not line.startswith('#')] == [
         '{[tests]compile}',
         '{[tests]chaos} -n 1 --hypothesis-profile=full',
-        '{[tests]patient} -n 3 --hypothesis-profile=full',
+        '{[tests]first} -n 3 --hypothesis-profile=full',
         '{[tests]others} --hypothesis-profile=full']
     run = ' '.join(tox['tests'][name] for name in (
-        'parallel', 'chaos', 'patient', 'others'))
+        'parallel', 'chaos', 'first', 'others'))
     assert not re.search(
         r' (-m|-k|--(deselect|ignore|last-failed|lf)\b)', run)
     assert {path for path in run.split() if path.startswith('tests/')} == {
