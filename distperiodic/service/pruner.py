@@ -19,8 +19,8 @@ LOG = logging.getLogger(__name__)
 
 # Seconds between the beginnings of two turns.
 INTERVAL = 60.0
-# Each of this number of turns also deletes what no age decides on, because it
-# reads more rows than it deletes.
+# One of this number of turns also deletes ended pauses and old ids of
+# exceptions, because it reads more rows than it deletes.
 _SURPLUS_EVERY = 10
 # Seconds after a sweep during which the turn takes further steps.
 _STEPPING = 0.1

@@ -64,7 +64,7 @@ def test_a_turn_begins_once_a_minute(world):
     assert len(world.turns) == 2
 
 
-def test_what_no_age_decides_on_is_deleted_in_few_turns(world):
+def test_ended_pauses_and_old_ids_are_deleted_each_tenth_turn(world):
     world.pruner = pruner.ServicePruner(world, world, ages_of(30.0, 7.0))
     for _ in range(21):
         world.sweep(pruner.INTERVAL)

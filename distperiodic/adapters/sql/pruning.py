@@ -155,7 +155,7 @@ def _works(group: _Group, ages: Ages) -> list[tuple[str, _Work]]:
 
 
 def _surplus(database: Database, group: _Group) -> Iterator[PruneStep]:
-    """Delete what no age decides on.
+    """Delete the ended pauses of objects, and the oldest ids of exceptions.
 
     The rows of one job are read in each step, because a job may have so many
     that the claims of other jobs would have to wait.
