@@ -104,6 +104,16 @@ def test_a_task_that_was_cancelled_by_a_lost_answer_is_ours(
         assert one.cancel(task, by='me') is Status.CANCELLED
 
 
+def test_tasks_that_were_retried_by_a_lost_answer_are_ours(
+        world, monkeypatch):
+    one = world.clients[0]
+    ids = [one.submit('one', {}) for _ in range(2)]
+    one.cancel_many(ids, by='me')
+
+    with first_commit(monkeypatch, aborted=False):
+        assert set(one.retry_many(ids).values()) == {Status.WAITING}
+
+
 @pytest.mark.parametrize('aborted', [False, True])
 def test_a_task_that_is_submitted_again_is_submitted_once(
         world, monkeypatch, aborted):

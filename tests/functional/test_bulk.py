@@ -323,20 +323,6 @@ def test_a_task_that_has_ended_meanwhile_is_not_counted_as_cancelled(
     assert events_of(desk.place)[-1][3] == '0 of 3 tasks'
 
 
-def test_a_lost_answer_to_the_commit_counts_the_change(desk, monkeypatch):
-    """The database runs the transaction again after a lost answer."""
-    ids = [desk.submit('single') for _ in range(2)]
-    run = database.Database.run
-
-    def twice(self, *arguments, **options):
-        run(self, *arguments, **options)
-        return run(self, *arguments, **options)
-    monkeypatch.setattr(database.Database, 'run', twice)
-
-    assert set(desk.client.cancel_many(ids).values()) == {Status.CANCELLED}
-    assert set(desk.client.retry_many(ids).values()) == {Status.WAITING}
-
-
 def test_the_filter_of_tasks_counts_what_the_list_shows(desk, store):
     # One task runs, one is claimed, and one is ready.
     desk.submit('single')
