@@ -408,7 +408,7 @@ def test_the_oldest_ids_of_a_job_are_replaced_by_their_number(
     other.close()
 
 
-def test_the_ids_of_each_job_are_looked_at_in_a_step_of_their_own(world):
+def test_the_ids_of_each_job_are_read_in_a_step_of_their_own(world):
     """The store answers other calls between two steps."""
     tick = world.now - 600 * SECOND
     for job in 'one', 'two', 'three':

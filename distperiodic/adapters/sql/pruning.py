@@ -157,8 +157,8 @@ def _works(group: _Group, ages: Ages) -> list[tuple[str, _Work]]:
 def _surplus(database: Database, group: _Group) -> Iterator[PruneStep]:
     """Delete the ended pauses of objects, and the oldest ids of exceptions.
 
-    The rows of one job are read in each step, because a job may have so many
-    that the claims of other jobs would have to wait.
+    Each step reads the rows of one job. There may be many, and the claims of
+    other jobs wait for the end of the step.
     """
     for number in group.jobs(_job.c.paused_objects.is_not(None)):
         yield from _steps(database, 'ended pauses', functools.partial(
