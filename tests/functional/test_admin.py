@@ -170,7 +170,7 @@ def test_the_history_shows_the_outcome_of_each_tick(place):
     late.add(2_000_000)
     took.add(300_000, 3)
     place.run('poll', first, 'a', 'b', 'c', dead=['c'],
-              times=RunTimes(1, late.text(), took.text()))
+              times=RunTimes(1, late.text(), took.text(), slowest='b'))
     claiming.claim(place.store, 'poll', second, ['a', 'b'], lease='open',
                    holder='api', seconds=60.0, supersede=False)
     place.store.skip(SkipRequest(
@@ -201,11 +201,13 @@ def test_the_history_shows_the_outcome_of_each_tick(place):
         {'job': 'poll', 'due': 3, 'done': 0, 'dead': 0, 'skipped': 1,
          'misfire': 0, 'overlap': 1, 'paused': 0, 'lost': 0,
          'superseded': 0, 'cancelled': 0, 'open': 2, 'retried': 0,
-         'taken_over': 0, 'processes': 1, 'reason': 'not now'},
+         'taken_over': 0, 'processes': 1, 'slowest_object': None,
+         'reason': 'not now'},
         {'job': 'poll', 'due': 3, 'done': 2, 'dead': 1, 'skipped': 0,
          'misfire': 0, 'overlap': 0, 'paused': 0, 'lost': 0,
          'superseded': 0, 'cancelled': 0, 'open': 0, 'retried': 0,
-         'taken_over': 0, 'processes': 2, 'reason': None}]
+         'taken_over': 0, 'processes': 2, 'slowest_object': 'b',
+         'reason': None}]
     shown = place.ask('history')
     assert all(name in shown for name in ('Done', 'Dead', 'Overlap', 'Open'))
     assert '1 of 3 skipped: not now' in ' '.join(shown.split())
