@@ -95,8 +95,8 @@ def resume(store: GroupStore, job: str) -> bool:
                  for one in store.jobs())
     _set_paused(
         store, job, dict.fromkeys(('paused_since', 'paused_by', 'paused_why'))
-        # Nobody attends a paused job, so keep the time at which its pause has
-        # ended.
+        # Schedulers do not attend a paused job. So the end of its pause is
+        # kept, until one of them attends it again.
         | {'paused_until': sa.case(
             (_job.c.paused_until < store.dialect.now, _job.c.paused_until),
             else_=store.dialect.now)}, _job.c.paused_since.is_not(None))

@@ -25,8 +25,10 @@ from distperiodic.operator.group_reader import GroupStore
 _action = tables.action
 _answer = tables.answer
 
-# Beginning of the outcome of an action that changed nothing.
+# Beginnings of the outcomes of an action that changed nothing, and of one for
+# which the answer to a commit may have been lost.
 _NOT_DONE = 'not done'
+_UNKNOWN = 'outcome unknown'
 
 
 class Actor(NamedTuple):
@@ -129,8 +131,10 @@ def recorded(store: GroupStore, actor: Actor, verb: str, target: str,
     try:
         yield record
     except exceptions.DistperiodicError as exc:
-        record.outcome = (f'{record.before_error or _NOT_DONE}: '
-                          f'{" ".join(str(exc).split())}')
+        effect = record.before_error or (
+            _UNKNOWN if isinstance(exc, exceptions.StoreUnavailable)
+            else _NOT_DONE)
+        record.outcome = f'{effect}: {" ".join(str(exc).split())}'
         with contextlib.suppress(exceptions.StoreUnavailable):
             # If the outcome cannot be written, the record has no outcome, and
             # the error of the body is raised.
@@ -158,6 +162,11 @@ class Event(NamedTuple):
     def not_done(self) -> bool:
         """True if the action was refused or failed, and changed nothing."""
         return (self.outcome or '').startswith(f'{_NOT_DONE}:')
+
+    @property
+    def unknown(self) -> bool:
+        """True if the store failed during the action."""
+        return (self.outcome or '').startswith(f'{_UNKNOWN}:')
 
 
 def events(store: GroupReader, *, since: int, limit: int) -> list[Event]:

@@ -3,9 +3,9 @@
 
 An action reads and changes the rows in chunks, each in a transaction of its
 own. Rows that change between the count and the action, or between the reading
-and the change of a chunk, count as they are when the action reaches them. But
-an action never changes more rows than its operator has seen. One record
-describes the whole action.
+and the change of a chunk, count as they are when the action reaches them. If
+the operator has confirmed a number of rows, no more rows are changed. One
+record describes the whole action.
 """
 
 import contextlib

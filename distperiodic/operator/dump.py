@@ -370,8 +370,9 @@ def _events(store: 'GroupReader', since: int, with_ids: bool
     from distperiodic.operator import auditing
     found = []
     for one in auditing.events(store, since=since, limit=_ROWS):
-        outcome = ('none' if one.outcome is None else 'not done'
-                   if one.outcome.startswith('not done') else 'done')
+        outcome = ('none' if one.outcome is None else
+                   'not done' if one.not_done else
+                   'unknown' if one.unknown else 'done')
         shown: dict[str, object] = {
             'at_us': one.at, 'verb': one.verb, 'outcome': outcome,
             'target': one.target}

@@ -308,46 +308,44 @@ def test_a_list_reads_no_metadata_of_all_installed_packages(tmp_path):
     assert not (tmp_path / 'cache').exists()
 
 
-def test_a_handler_of_a_service_can_use_a_deferred_library():
-    told = subprocess.run(
+def told_with_deferred_imports(code):
+    """Return what *code* prints in a process with deferred imports."""
+    return subprocess.run(
         [sys.executable, '-c',
-         'import sys; from distperiodic.cmd import deferred_imports; '
-         'deferred_imports.defer_imports(); '
-         'import oslo_config.types; print("netaddr.core" in sys.modules); '
-         'import netaddr.core; from rfc3986 import uri_reference; '
-         'print(netaddr.IPAddress("::1"), uri_reference("a://b/c").path, '
-         'oslo_config.types.IPAddress()("127.0.0.1"))'],
+         'from distperiodic.cmd import deferred_imports; '
+         f'deferred_imports.defer_imports(); {code}'],
         capture_output=True, text=True, check=True).stdout
+
+
+def test_a_handler_of_a_service_can_use_a_deferred_library():
+    told = told_with_deferred_imports(
+        'import sys, oslo_config.types; print("netaddr.core" in sys.modules); '
+        'import netaddr.core; from rfc3986 import uri_reference; '
+        'print(netaddr.IPAddress("::1"), uri_reference("a://b/c").path, '
+        'oslo_config.types.IPAddress()("127.0.0.1"))')
 
     assert told == 'False\n::1 /c 127.0.0.1\n'
 
 
 def test_a_handler_of_a_service_finds_the_models_of_oslo_db_as_usual():
-    told = subprocess.run(
-        [sys.executable, '-c',
-         'import sys; from distperiodic.cmd import deferred_imports; '
-         'deferred_imports.defer_imports(); '
-         'import distperiodic.adapters.sql.engine; '
-         'print("sqlalchemy.orm" in sys.modules); '
-         'from oslo_db.sqlalchemy import models, utils; '
-         'from oslo_db.sqlalchemy.models import ModelBase; '
-         'import oslo_db.sqlalchemy.models as again; '
-         'print(models.ModelBase is utils.models.ModelBase is ModelBase '
-         'is again.ModelBase, "sqlalchemy.orm" in sys.modules)'],
-        capture_output=True, text=True, check=True).stdout
+    told = told_with_deferred_imports(
+        'import sys, distperiodic.adapters.sql.engine; '
+        'print("sqlalchemy.orm" in sys.modules); '
+        'from oslo_db.sqlalchemy import models, utils; '
+        'from oslo_db.sqlalchemy.models import ModelBase; '
+        'import oslo_db.sqlalchemy.models as again; '
+        'print(models.ModelBase is utils.models.ModelBase is ModelBase '
+        'is again.ModelBase, "sqlalchemy.orm" in sys.modules)')
 
     assert told == 'False\nTrue True\n'
 
 
 def test_a_deferred_module_has_its_spec_and_is_an_attribute_of_its_package():
-    told = subprocess.run(
-        [sys.executable, '-c',
-         'import importlib.util; from distperiodic.cmd import '
-         'deferred_imports; deferred_imports.defer_imports(); '
-         'print(importlib.util.find_spec("netaddr").name); '
-         'import oslo_db.sqlalchemy.models; '
-         'print(oslo_db.sqlalchemy.models.ModelBase.__name__)'],
-        capture_output=True, text=True, check=True).stdout
+    told = told_with_deferred_imports(
+        'import importlib.util; '
+        'print(importlib.util.find_spec("netaddr").name); '
+        'import oslo_db.sqlalchemy.models; '
+        'print(oslo_db.sqlalchemy.models.ModelBase.__name__)')
 
     assert told == 'netaddr\nModelBase\n'
 

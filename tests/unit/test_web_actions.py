@@ -448,11 +448,8 @@ def test_a_user_without_the_role_is_refused_with_the_rule(
     assert group.events() == []
 
 
-def test_a_policy_file_allows_a_user_one_action_on_one_target(
-        make, tmp_path):
-    file = tmp_path / 'policy.yaml'
-    file.write_text('"distperiodic:job:pause": '
-                    '"user_id:alice and \'poll\':%(job)s"\n')
+def with_policy(make, file):
+    """Return a group whose page has this policy file."""
     group = make(web_identity='remote_user')
     conf = configuration(
         group='tests', connection=group.url, web_actions=True,
@@ -460,6 +457,15 @@ def test_a_policy_file_allows_a_user_one_action_on_one_target(
     conf.register_opts(policy_opts._options, group='oslo_policy')
     conf.set_override('policy_file', str(file), 'oslo_policy')
     group.client = Client(web.application(conf))
+    return group
+
+
+def test_a_policy_file_allows_a_user_one_action_on_one_target(
+        make, tmp_path):
+    file = tmp_path / 'policy.yaml'
+    file.write_text('"distperiodic:job:pause": '
+                    '"user_id:alice and \'poll\':%(job)s"\n')
+    group = with_policy(make, file)
     group.run('tick', 'a')
     alice, bob = {'REMOTE_USER': 'alice'}, {'REMOTE_USER': 'bob'}
 
@@ -478,13 +484,7 @@ def ruled(make, tmp_path):
     def make_ruled(rule):
         file = tmp_path / 'policy.yaml'
         file.write_text(f'"distperiodic:member:drain": {rule}\n')
-        group = make(web_identity='remote_user')
-        conf = configuration(
-            group='tests', connection=group.url, web_actions=True,
-            web_identity='remote_user')
-        conf.register_opts(policy_opts._options, group='oslo_policy')
-        conf.set_override('policy_file', str(file), 'oslo_policy')
-        group.client = Client(web.application(conf))
+        group = with_policy(make, file)
         for name in 'vm:0', 'vm:1', 'vm (b)':
             group.add_member(name, '', 'vm')
         return group
@@ -974,6 +974,9 @@ def test_an_action_may_have_been_carried_out_before_an_error_of_the_store(
     assert '<h1>The outcome of this action is unknown</h1>' in answer.text
     assert 'the store does not answer; look at the page of events' in (
         answer.text)
+    [event] = group.events()
+    assert event.outcome == 'outcome unknown: the store does not answer'
+    assert (event.not_done, event.unknown) == (False, True)
 
 
 def test_a_reason_with_characters_that_no_database_stores_is_cleaned(group):
