@@ -38,7 +38,7 @@ from tests.functional.places import user_who_reads
 from tests.services.behind import Behind
 from tests.waiting import wait_until
 
-# One process starts the group and the browser.
+# One process starts the services and the browser.
 pytestmark = pytest.mark.xdist_group('web')
 
 PATHS = ('/', '/jobs', '/jobs/ping_hosts', '/jobs/rebalance',

@@ -31,8 +31,9 @@ from tests.functional.places import Place
 from tests.functional.places import user_who_reads
 from tests.waiting import wait_until
 
-# The browser and the group of one process; test_web.py has others.
-pytestmark = pytest.mark.xdist_group('web')
+# One process starts the services and the browser. The tests of several files
+# in one group alternate, and each change of file would start them again.
+pytestmark = pytest.mark.xdist_group('web_actions')
 
 
 class Site:
