@@ -8,11 +8,15 @@ import pathlib
 import pytest
 
 from tests import proxy
+from tests import waiting
 from tests.functional import places
 from tests.functional.desk import Desk
 
 HERE = pathlib.Path(__file__).parent
-SECONDS = 180
+SECONDS = 500
+#: On a machine that several test processes share with clusters, everything
+#: takes several times as long as on an idle one.
+PATIENCE = 4.0
 
 
 def pytest_collection_modifyitems(items):
@@ -20,6 +24,12 @@ def pytest_collection_modifyitems(items):
         if (HERE in item.path.parents
                 and item.get_closest_marker('timeout') is None):
             item.add_marker(pytest.mark.timeout(SECONDS))
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch):
+    """Let all tests of real processes wait longer than their timeouts."""
+    monkeypatch.setattr(waiting, 'patience', PATIENCE)
 
 
 @pytest.fixture(params=['sqlite', 'postgresql', 'mariadb'])

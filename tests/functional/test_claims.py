@@ -174,7 +174,7 @@ def test_a_run_in_a_killed_process_is_repeated_before_its_lease_ends(claimed):
     """When the session of a killed process expires, its entry disappears. Then
     other members find the runs of the process and repeat them.
     """
-    claimed.set(takes=0.5, session_timeout=2, lease=60)
+    claimed.set(takes=0.5, session_timeout=2, lease=600)
     schedulers, _ = started(claimed)
     dead = schedulers[0].children
     waiting.wait_until(lambda: len(unfinished(claimed, dead)) >= 3, 20,
@@ -183,7 +183,7 @@ def test_a_run_in_a_killed_process_is_repeated_before_its_lease_ends(claimed):
 
     schedulers[0].kill()
 
-    # The session timeout is 2 s, and a lease lasts a minute.
+    # The session timeout is 2 s, and a lease lasts ten minutes.
     claimed.wait_complete(2, after=tick, timeout=40)
 
 

@@ -33,6 +33,7 @@ from tests.logged import lines
 from tests.pauses import Pauses
 from tests.services import ports
 from tests.waiting import wait_until
+from tests.waiting import within
 
 # The tests share a server, which one process starts.
 pytestmark = pytest.mark.xdist_group('coordinator')
@@ -616,8 +617,8 @@ def test_a_server_away_for_a_while_is_found_soon_after_it_is_back(
     fragile.start()
     back = time.monotonic()
     # A handshake that gets no answer costs a quarter of the session.
-    wait_until(lambda: one.view(one.group_id).trusted_until > heard, 5.5,
-               'it was not found')
+    within(5.5, lambda: one.view(one.group_id).trusted_until > heard,
+           'it was not found')
 
     figure('the server is back after ten seconds, it is found after',
            time.monotonic() - back)
@@ -632,8 +633,8 @@ def test_a_handshake_that_is_lost_is_tried_again_before_the_session_ends(
     way.set('drop')
     accepted = way.accepted
 
-    wait_until(lambda: way.accepted >= accepted + 2, 8.0,
-               'it waited for the answer for as long as the session')
+    within(8.0, lambda: way.accepted >= accepted + 2,
+           'it waited for the answer for as long as the session')
 
 
 def test_a_server_that_lost_its_data(fragile, join, figure):
@@ -1052,7 +1053,7 @@ def test_a_group_that_is_only_watched_is_pushed_as_well_after_a_new_term(
 
         # By polling, a member would notice the worker only after a quarter of
         # the session, for each group.
-        wait_until(lambda: ['w'] in seen, 5.0, f'it saw {seen}')
+        within(5.0, lambda: ['w'] in seen, f'it saw {seen}')
         # The observer may see the worker before the worker sees itself.
         worker.wait_joined(SOON)
     finally:

@@ -322,8 +322,8 @@ def test_a_worker_that_hangs_leaves_though_the_broker_stands_still(
     hang = ','.join(f'192.168.10.{n}:hang' for n in range(1, 5))
     made = Cluster(
         tmp_path, zookeeper.url, breakable_rabbitmq.url, objects=8,
-        pool_size=4, session_timeout=30, behaves=hang)
-    made.default['graceful_shutdown_timeout'] = 6
+        pool_size=4, session_timeout=40, behaves=hang)
+    made.default['graceful_shutdown_timeout'] = 4
     made.set()
     try:
         with made.observe('default') as workers:
@@ -335,7 +335,9 @@ def test_a_worker_that_hangs_leaves_though_the_broker_stands_still(
                     f'192.168.10.{n}' for n in range(1, 5)}) == 4, 40)
             breakable_rabbitmq.freeze()
             worker.terminate()
-            workers.wait_members(0, timeout=12)
+            # Long before its session expires.
+            waiting.within(25, lambda: not workers.now.members,
+                           'it has not left')
     finally:
         breakable_rabbitmq.thaw()
         made.close()

@@ -244,7 +244,7 @@ def test_a_chosen_worker_becomes_active_once_the_runs_have_ended(cluster):
 
 def test_a_handler_that_hangs_delays_a_choice_for_a_lease_at_most(cluster):
     lease = 6
-    cluster.set(takes=60, timeout=1, lease=lease)
+    cluster.set(takes=600, timeout=1, lease=lease)
     first, (other,) = start(cluster, 2)
     waiting.wait_until(
         lambda: first.program.logged('run timed out'), 30)

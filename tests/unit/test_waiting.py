@@ -49,3 +49,15 @@ def test_a_condition_that_takes_long_is_asked_less_often(pauses):
     with pytest.raises(pytest.fail.Exception, match='within 10 s'):
         waiting.wait_until(never, 10)
     assert 20 <= len(asked) <= 30
+
+
+def test_patience_makes_the_timeout_longer_but_not_a_limit(
+        pauses, monkeypatch):
+    monkeypatch.setattr(waiting, 'patience', 3.0)
+
+    with pytest.raises(pytest.fail.Exception, match='within 30 s'):
+        waiting.wait_until(lambda: False, 10)
+    assert waiting.time.monotonic() >= 30
+    with pytest.raises(pytest.fail.Exception, match='within 10 s'):
+        waiting.within(10, lambda: False)
+    assert waiting.time.monotonic() < 42
