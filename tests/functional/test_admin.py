@@ -654,8 +654,9 @@ def test_a_scheduler_obeys_the_commands(place_of_sqlite):
 
     assert len(ran) == len(set(ran))
     told = json.loads(place.ask('history', '-f', 'json'))
-    [reason] = {row['reason'] for row in told if row['skipped']}
-    assert 'b is ill' in reason
+    # On a busy machine, a tick may also be skipped because it is late.
+    assert [row for row in told if row['paused']
+            and 'b is ill' in row['reason']]
     assert all(row['due'] == row['done'] + row['dead'] + row['skipped']
                + row['superseded'] + row['cancelled'] for row in told)
 

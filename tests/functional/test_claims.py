@@ -37,7 +37,7 @@ def claimed(tmp_path, zookeeper, rabbitmq, postgresql, request):
         tmp_path, zookeeper.url,
         rabbitmq.url if request.param == 'messaging' else None,
         connection=postgresql.url, session_timeout=6, lease=10, send_timeout=2,
-        spacing=2, objects=40, takes=0.05, misfire='all', overlap='wait')
+        spacing=2, objects=24, takes=0.05, misfire='all', overlap='wait')
     yield made
     made.close()
 
@@ -102,7 +102,7 @@ def unfinished(cluster, pids):
 
 #: Options for a job that keeps all threads busy. Two thirds of its objects
 #: have a thread when a tick begins, and one process alone still keeps up.
-BUSY = {'objects': 30, 'pool_size': 10, 'takes': 0.4}
+BUSY = {'objects': 15, 'pool_size': 5, 'takes': 0.4}
 
 
 def wait_busy(cluster, pids):

@@ -25,7 +25,6 @@ from tests.functional.test_control import rows
 from tests.functional.test_control import run
 from tests.functional.test_control import trigger
 from tests.functional.test_control import wait_owners
-from tests.pauses import Pauses
 
 SWEEP = 30
 SECOND = 1_000_000
@@ -55,7 +54,7 @@ class Clusters:
 
     def _start(self, url, kinds, sections=None, **options):
         cluster = Cluster(self._place, self._zookeeper.url, url,
-                          objects=40, spacing=1, **options)
+                          objects=40, spacing=2, **options)
         for name, section in (sections or {}).items():
             cluster.set_section(name, **section)
         self._made.append(cluster)
@@ -121,20 +120,19 @@ def test_a_command_is_followed_at_once_and_not_only_at_the_next_sweep(
                               ['scheduler', 'scheduler', 'worker', 'worker'])
     first, second = names(cluster)
 
-    with Pauses() as pauses:
-        told = ask(cluster, 'member', 'drain', first, '--schedulers',
-                   '--reason', 'new kernel')
+    told = ask(cluster, 'member', 'drain', first, '--schedulers',
+               '--reason', 'new kernel')
 
     assert told.startswith(f'{first} (scheduler): drained')
-    assert max(seconds_until_the_answer(cluster)) - pauses.total < 1
+    assert max(seconds_until_the_answer(cluster)) < SWEEP / 3
     wait_owners(cluster, second)
 
+    # It is unlikely that the sweeps of four members all come so soon.
     for argv in (['undrain', '--all'], ['set', 'pool_size', '3', '--all']):
-        with Pauses() as pauses:
-            ask(cluster, 'member', *argv)
+        ask(cluster, 'member', *argv)
         answers = seconds_until_the_answer(cluster)
         assert len(answers) == 4
-        assert max(answers) - pauses.total < 1
+        assert max(answers) < SWEEP / 3
     wait_owners(cluster, first, second)
 
 

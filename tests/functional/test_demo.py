@@ -86,9 +86,14 @@ def check_account(told, hosts):
 
 
 def test_the_demo_needs_no_server_and_ends_by_itself(stage):
-    told = stage.play('--seconds', '32')
+    for _ in range(3):
+        told = stage.play('--seconds', '32', '--objects', '60')
+        # The demo gives up if the machine is so busy that its members notice
+        # no change before the next one.
+        if 'less busy' not in told.stderr:
+            break
 
-    check_account(told, 200)
+    check_account(told, 60)
     # Without a terminal the demo prints one line per tick.
     assert len(re.findall(r'^[0-9:.]+  tick ', told.stdout, re.M)) >= 12
     assert '\x1b' not in told.stdout

@@ -30,7 +30,7 @@ def cluster(tmp_path, zookeeper, rabbitmq, postgresql, request):
     made = Cluster(
         tmp_path, zookeeper.url, rabbitmq.url,
         connection=postgresql.url if stored else 'none',
-        session_timeout=6, lease=10, send_timeout=2, spacing=3, objects=40,
+        session_timeout=6, lease=10, send_timeout=2, spacing=5, objects=20,
         takes=0.02, metrics_listen=f'127.0.0.1:{free_port()}')
     yield made
     made.close()
@@ -60,14 +60,15 @@ def test_processes_serve_their_sum_also_when_the_server_is_killed(cluster):
         sums = {done(found), *(
             sample(found, f'distperiodic_{name}', job='ping')
             for name in COUNTED)}
-        return sums == {ended} == {len(cluster.runs())} and found
+        # On a busy machine, a process may be unhealthy for a moment.
+        return sums == {ended} == {len(cluster.runs())} and (
+            sample(found, 'distperiodic_services_healthy') == 5) and found
 
     found = wait_until(agree, 60)
     number = done(found)
     assert sample(found, 'distperiodic_run_duration_seconds_sum',
                   job='ping') >= 0.02 * number
     assert sample(found, 'distperiodic_services') == 5
-    assert sample(found, 'distperiodic_services_healthy') == 5
     assert sample(found, 'distperiodic_members_seen', role='worker') == 2
     assert sample(found, 'distperiodic_members_seen', role='scheduler') == 3
     slots = {state: sample(found, 'distperiodic_slots', partition='default',

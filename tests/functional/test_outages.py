@@ -30,7 +30,7 @@ def started(tmp_path):
         options = {
             # A pause of the whole machine of a few seconds ends no session.
             'session_timeout': 6, 'lease': 10, 'send_timeout': 2,
-            'spacing': 2, 'objects': 40, 'takes': 0.05, 'misfire': 'all',
+            'spacing': 2, 'objects': 12, 'takes': 0.05, 'misfire': 'all',
             'overlap': 'wait', **options}
         cluster = Cluster(tmp_path, zookeeper.url, rabbitmq.url,
                           connection=connection, **options)

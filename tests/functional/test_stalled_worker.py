@@ -23,7 +23,7 @@ def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
     schema.sync(postgresql.url)
     made = Cluster(
         tmp_path, zookeeper.url, rabbitmq.url, connection=postgresql.url,
-        lease=5, send_timeout=2, spacing=2, objects=40, takes=0.05,
+        lease=5, send_timeout=2, spacing=2, objects=16, takes=0.05,
         misfire='all', overlap='wait')
     yield made
     made.close()

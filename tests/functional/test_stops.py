@@ -30,7 +30,7 @@ from tests import waiting
 from tests.ends import took_at_most
 from tests.logged import lines
 
-OBJECTS = [f'object-{n}' for n in range(6)]
+OBJECTS = [f'object-{n}' for n in range(3)]
 #: Milliseconds from the tick to the stop. Usually a claim takes 20 ms here,
 #: and longer if the machine is busy.
 OFFSETS = -4, -1, 0, 1, 3, 6, 10, 15, 25, 40, 70
@@ -231,14 +231,14 @@ FULL = [pytest.mark.full, pytest.mark.timeout(600),
 
 
 @pytest.mark.parametrize('groups, stops', [
-    (10, 5), pytest.param(4, 60, marks=FULL)])
+    (5, 7), pytest.param(4, 60, marks=FULL)])
 def test_a_scheduler_that_stops_around_a_tick_leaves_nothing(
         tmp_path, groups, stops):
     lives(tmp_path, groups, stops, _LOCAL)
 
 
 @pytest.mark.parametrize('groups, stops', [
-    (5, 4), pytest.param(3, 60, marks=FULL)])
+    (3, 6), pytest.param(3, 60, marks=FULL)])
 def test_services_that_stop_around_a_tick_leave_nothing_on_rabbitmq(
         tmp_path, postgresql, rabbitmq, groups, stops):
     lives(tmp_path, groups, stops, _MESSAGING.format(
@@ -246,7 +246,7 @@ def test_services_that_stop_around_a_tick_leave_nothing_on_rabbitmq(
 
 
 @pytest.mark.parametrize('groups, stops', [
-    (5, 4), pytest.param(3, 60, marks=FULL)])
+    (3, 6), pytest.param(3, 60, marks=FULL)])
 def test_services_that_stop_around_a_tick_leave_nothing_on_redis(
         tmp_path, redis, groups, stops):
     lives(tmp_path, groups, stops, _MESSAGING.format(
