@@ -23,9 +23,9 @@ import tempfile
 import pytest
 
 SUITES = 'tests/functional/', 'tests/chaos/'
-#: If more tests than this fail, a pause is not the reason, and no test is run
-#: again.
-MOST = 20
+#: If this many tests fail again, a pause is not the reason, and the rest is not
+#: run again.
+MOST = 5
 
 _FLAKY = 'distperiodic/flaky'
 
@@ -59,7 +59,7 @@ def _rerun(reporter, config):
               if getattr(report, 'when', '') in ('setup', 'call', 'teardown')
               and report.nodeid.startswith(SUITES)]
     names = {_name(report) for report in failed}
-    if not 0 < len(names) <= MOST:
+    if not names:
         return 0
     reporter.ensure_newline()
     reporter.write_sep('=', f'once more, alone: {len(names)} failed tests')
@@ -82,17 +82,18 @@ def _name(report):
 
 
 def _failed_again(names, root):
-    """Run the tests *names*; return the names of those that do not pass."""
+    """Run the tests *names*; return the names of those that did not pass."""
     with tempfile.TemporaryDirectory() as cache:
+        failed = pathlib.Path(cache, 'v', 'cache', 'lastfailed')
+        failed.parent.mkdir(parents=True)
+        # pytest removes the names of those that pass.
+        failed.write_text(json.dumps(dict.fromkeys(names, True)))
         code = subprocess.run(
             [sys.executable, '-m', 'pytest', '-o', f'cache_dir={cache}',
-             *names], cwd=root).returncode
-        if code == pytest.ExitCode.OK:
-            return set()
-        if code != pytest.ExitCode.TESTS_FAILED:
+             '--maxfail', str(MOST), *names], cwd=root).returncode
+        if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             return set(names)
-        return set(json.loads(
-            pathlib.Path(cache, 'v', 'cache', 'lastfailed').read_text()))
+        return set(json.loads(failed.read_text()))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

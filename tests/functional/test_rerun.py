@@ -127,3 +127,15 @@ def test_other_failures_are_not_excused(tree, suite, text, failed):
     assert code != 0
     assert failed.items() <= numbers.items()
     assert all(one.startswith('functional/') for one in flaky)
+
+
+def test_after_some_failed_twice_the_rest_counts_as_failed(tree):
+    (tree / 'tests/functional/test_other.py').write_text(
+        PLANTED + 'def test_z_last():\n    assert not first("z")\n')
+    (tree / 'tests/functional/test_a.py').write_text(
+        'import pytest\n'
+        '@pytest.mark.parametrize("x", range(5))\n'
+        + FAILS.replace('()', '(x)'))
+
+    code, numbers, flaky = run(tree, *XDIST)
+    assert (code, numbers['failed'], flaky) == (1, 8, [])
