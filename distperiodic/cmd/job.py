@@ -219,16 +219,16 @@ def _jobs_of(partition: str, settings: 'opts.Settings',
 
     :raises ConfigError: no scheduler has reported such a job.
     """
-    topics: dict[str, set[str]] = {}
-    for member in members:
-        for topic, jobs in (member.state.get('topics') or {}).items():
-            topics.setdefault(topic, set()).update(jobs)
-    found = topics.get(settings.topic_of(partition))
-    if found is None:
+    from distperiodic.operator.member_rows import topics
+    by_job = topics(members)
+    topic = settings.topic_of(partition)
+    found = {job for job, one in by_job.items() if one == topic}
+    if not found:
+        known = configured.listed(sorted(set(by_job.values())), 9)
         raise exceptions.ConfigError(
             f'no scheduler has reported a job of partition {partition!r}; '
-            + (f'there are jobs of {configured.listed(sorted(topics), 9)}'
-               if topics else 'none has reported its jobs yet'))
+            + (f'there are jobs of {known}' if by_job
+               else 'none has reported its jobs yet'))
     return found
 
 

@@ -459,8 +459,12 @@ def test_the_jobs_of_a_partition_are_those_that_schedulers_report(
     pause = ['job', 'pause', '--reason', 'x', '--partition']
     assert 'none has reported its jobs yet' in place.refuse(*pause, 'disks')
     report(place, '', 'gone', stopped=True, topics={
-        'disks': ['scrub', 'sync', 'unclaimed'], 'new': ['unclaimed'],
+        'disks': ['scrub', 'sync', 'read'], 'new': ['unclaimed'],
         'default': ['poll']})
+    # Reports that no scheduler of this version writes are left out.
+    report(place, '', 'odd-1', stopped=True, topics=['disks'])
+    report(place, '', 'odd-2', stopped=True, topics={
+        'disks': 7, 'default': [['scrub']]})
 
     place.ask(*pause, 'disks')
 
