@@ -23,8 +23,8 @@ import tempfile
 import pytest
 
 SUITES = 'tests/functional/', 'tests/chaos/'
-#: If this many tests fail again, a pause is not the reason, and the rest is not
-#: run again.
+#: If this many tests fail again, a pause is not the reason, and the others are
+#: not run again.
 MOST = 5
 
 _FLAKY = 'distperiodic/flaky'
