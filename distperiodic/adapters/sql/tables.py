@@ -5,6 +5,9 @@ Each claim is one row that is changed in place. In the table of claims, only
 columns that never change are indexed, so a change of a claim updates no index.
 On PostgreSQL such a change is a HOT update, which costs half as much as a
 normal update.
+
+The options of the tables, such as storage engines and fill factors, are in the
+migrations: no query depends on them.
 """
 
 import sqlalchemy as sa
@@ -19,7 +22,6 @@ from distperiodic.adapters.sql.column_types import Serial
 from distperiodic.adapters.sql.column_types import SkippedByColumn
 from distperiodic.adapters.sql.column_types import StateColumn
 from distperiodic.adapters.sql.column_types import StatusColumn
-from distperiodic.adapters.sql.dialects.registry import options_of_tables
 from distperiodic.core.attributes import Attributes
 from distperiodic.core.outcomes import COLUMNS
 from distperiodic.core.task_pool import LONGEST_KEY
@@ -46,10 +48,6 @@ LONGEST_MEMBER = 200
 
 #: Maximum length of the text of a histogram, in characters.
 LONGEST_HISTOGRAM = 800
-
-_OF_TABLES = options_of_tables('table_options')
-_CHANGING = options_of_tables('changing_options')
-_TOGETHER = options_of_tables('together_options')
 
 #: Kinds of jobs: periodic jobs, and the commands that the steps of tasks run.
 KIND = 'job'
@@ -103,8 +101,7 @@ job = sa.Table(
     #: Instant before which an object may have been listed whose claim was
     #: pruned. None means that no claim was pruned.
     sa.Column('claims_pruned', sa.BigInteger),
-    sa.UniqueConstraint('space', 'kind', 'name', name='distperiodic_job_of'),
-    **_OF_TABLES)
+    sa.UniqueConstraint('space', 'kind', 'name', name='distperiodic_job_of'))
 
 claim = sa.Table(
     'distperiodic_claim', metadata,
@@ -171,8 +168,7 @@ claim = sa.Table(
     #: the schedule of its job.
     sa.Column('rule', Exact(LONGEST_RULE), nullable=False),
     #: Index for queries of one job's objects on a part of the ring.
-    sa.Index('distperiodic_claim_position', 'position', 'job'),
-    **_OF_TABLES, **_TOGETHER)
+    sa.Index('distperiodic_claim_position', 'position', 'job'))
 #: Columns of :class:`~distperiodic.core.attributes.Attributes`, in order.
 ATTRIBUTES = tuple(claim.c[name] for name in Attributes._fields)
 
@@ -185,8 +181,7 @@ paused_object = sa.Table(
     sa.Column('paused_since', sa.BigInteger, nullable=False),
     sa.Column('paused_by', sa.String(LONGEST_REASON), nullable=False),
     sa.Column('paused_why', sa.String(LONGEST_REASON), nullable=False),
-    sa.Column('paused_until', sa.BigInteger),
-    **_OF_TABLES)
+    sa.Column('paused_until', sa.BigInteger))
 
 lease = sa.Table(
     'distperiodic_lease', metadata,
@@ -210,8 +205,7 @@ lease = sa.Table(
     #: claims has no index on the lease, so the rows of the claims are found by
     #: these ids.
     sa.Column('objects', LongText, nullable=False),
-    sa.Index('distperiodic_lease_until', 'until'),
-    **_OF_TABLES, **_CHANGING)
+    sa.Index('distperiodic_lease_until', 'until'))
 
 #: Results of each tick, as numbers of objects, with one row for each member
 #: that took part. Summed over all members, ``due`` equals the number of
@@ -238,8 +232,7 @@ history = sa.Table(
     sa.Column('slowest', Exact(LONGEST_ID)),
     #: Reason for the last skip, or for ending claims that must not run again.
     #: None means that no reason is recorded.
-    sa.Column('reason', sa.String(LONGEST_REASON)),
-    **_OF_TABLES, **_CHANGING)
+    sa.Column('reason', sa.String(LONGEST_REASON)))
 
 #: Objects that did not run as planned, beside the history, which counts them.
 #: A transaction that counts such objects inserts one row for each outcome, and
@@ -269,8 +262,7 @@ exception = sa.Table(
     #: many.
     sa.Column('objects', LongBinary),
     sa.Index('distperiodic_exception_tick', 'job', 'tick'),
-    sa.Index('distperiodic_exception_span', 'job', 'span', 'tick', 'after'),
-    **_OF_TABLES)
+    sa.Index('distperiodic_exception_span', 'job', 'span', 'tick', 'after'))
 
 #: One row, used with SQLite only. It holds the offsets of both clocks from the
 #: time since the host's boot, in microseconds; see
@@ -281,8 +273,7 @@ clock = sa.Table(
     sa.Column('lease', sa.BigInteger, nullable=False),
     sa.Column('offset', sa.BigInteger, nullable=False),
     sa.Column('knee', sa.BigInteger),
-    sa.Column('seen', sa.BigInteger, nullable=False),
-    **_OF_TABLES)
+    sa.Column('seen', sa.BigInteger, nullable=False))
 
 #: Dead runs of periodic jobs: their last attempt failed, or they must not be
 #: repeated. The row of a task has the errors of its steps.
@@ -301,8 +292,7 @@ failure = sa.Table(
     #: Microseconds of the store's clock.
     sa.Column('at', sa.BigInteger, nullable=False),
     sa.Index('distperiodic_failure_object', 'job', 'object'),
-    sa.Index('distperiodic_failure_at', 'at', 'id'),
-    **_OF_TABLES)
+    sa.Index('distperiodic_failure_at', 'at', 'id'))
 
 #: Tasks: one-off work in steps.
 task = sa.Table(
@@ -351,8 +341,7 @@ task = sa.Table(
     sa.Index('distperiodic_task_queue', 'space', 'queue', 'status', 'created',
              'id'),
     sa.Index('distperiodic_task_type', 'space', 'type', 'status', 'created',
-             'id'),
-    **_OF_TABLES, **_CHANGING)
+             'id'))
 
 #: Steps of tasks that are ready to be claimed. A claim deletes the row.
 ready = sa.Table(
@@ -374,8 +363,7 @@ ready = sa.Table(
     sa.Column('starts', sa.SmallInteger, nullable=False),
     sa.Index('distperiodic_ready_job', 'job', 'delayed', 'precedence', 'due',
              'task'),
-    sa.Index('distperiodic_ready_due', 'delayed', 'due'),
-    **_OF_TABLES)
+    sa.Index('distperiodic_ready_due', 'delayed', 'due'))
 
 #: Ordered queues of tasks.
 queue = sa.Table(
@@ -396,8 +384,7 @@ queue = sa.Table(
     sa.Column('halted_why', sa.String(LONGEST_REASON)),
     #: The task whose failure halted the queue. None means that an operator
     #: halted the queue, or that it is not halted.
-    sa.Column('halted_by', Exact(LONGEST_TASK)),
-    **_OF_TABLES, **_CHANGING)
+    sa.Column('halted_by', Exact(LONGEST_TASK)))
 
 #: Pools of tasks that workers pull.
 pool = sa.Table(
@@ -410,8 +397,7 @@ pool = sa.Table(
     #: A recreation changes this row first, so the recreations of a pool run
     #: one at a time.
     sa.Column('recreated', sa.BigInteger, nullable=False),
-    sa.UniqueConstraint('space', 'name', name='distperiodic_pool_of'),
-    **_OF_TABLES, **_CHANGING)
+    sa.UniqueConstraint('space', 'name', name='distperiodic_pool_of'))
 
 #: Buckets of workers. A worker without a row has an empty bucket.
 bucket = sa.Table(
@@ -426,8 +412,7 @@ bucket = sa.Table(
     sa.Column('until', sa.BigInteger, nullable=False),
     #: Number of calls that have renewed the bucket.
     sa.Column('calls', sa.BigInteger, nullable=False),
-    sa.Index('distperiodic_pool_bucket_until', 'until', 'pool'),
-    **_OF_TABLES, **_CHANGING)
+    sa.Index('distperiodic_pool_bucket_until', 'until', 'pool'))
 
 
 def free_of(pool: int) -> int:
@@ -461,8 +446,7 @@ pool_task = sa.Table(
     sa.Column('mark', sa.BigInteger),
     #: Index for queries of the best free tasks, of the tasks in a bucket, and
     #: of the done tasks that ended first.
-    sa.Index('distperiodic_pool_task_place', 'bucket', 'place', 'task'),
-    **_OF_TABLES, **_CHANGING)
+    sa.Index('distperiodic_pool_task_place', 'bucket', 'place', 'task'))
 
 #: Partitions. With ``mode = standby``, a partition has an active worker.
 partition = sa.Table(
@@ -487,8 +471,7 @@ partition = sa.Table(
     #: Member that an operator has chosen to become active next. None means
     #: that no member was chosen.
     sa.Column('promoted', Exact(LONGEST_HOLDER)),
-    sa.Column('promoted_by', sa.String(LONGEST_REASON)),
-    **_OF_TABLES, **_CHANGING)
+    sa.Column('promoted_by', sa.String(LONGEST_REASON)))
 
 #: Workers of partitions.
 partition_worker = sa.Table(
@@ -502,8 +485,7 @@ partition_worker = sa.Table(
     sa.Column('since', sa.BigInteger, nullable=False),
     #: When the worker last sent a heartbeat, in microseconds of the lease
     #: clock.
-    sa.Column('seen', sa.BigInteger, nullable=False),
-    **_OF_TABLES, **_CHANGING)
+    sa.Column('seen', sa.BigInteger, nullable=False))
 
 #: Members of a group, each with the desired state that operators have set, and
 #: the state that the member reports. A process that restarts under the same
@@ -526,8 +508,7 @@ member = sa.Table(
     sa.Column('drained', LeaseName),
     #: Number of threads that an operator has set. None means the value of the
     #: option ``pool_size``.
-    sa.Column('pool_size', sa.Integer),
-    **_OF_TABLES, **_CHANGING)
+    sa.Column('pool_size', sa.Integer))
 
 #: Hosts that operators have drained. A member of such a host that has no row
 #: yet is drained from its start.
@@ -536,8 +517,7 @@ drained_host = sa.Table(
     sa.Column('space', Exact(100), primary_key=True),
     sa.Column('host', Exact(LONGEST_MEMBER), primary_key=True),
     #: Id of the action that drained the host.
-    sa.Column('action', LeaseName, nullable=False),
-    **_OF_TABLES)
+    sa.Column('action', LeaseName, nullable=False))
 
 #: Actions of operators, one row for each.
 action = sa.Table(
@@ -559,8 +539,7 @@ action = sa.Table(
     #: was changed. None means that the outcome is not recorded yet, or that
     #: the process of the operator died.
     sa.Column('outcome', LongText),
-    sa.Index('distperiodic_action_at', 'space', 'at', 'id'),
-    **_OF_TABLES)
+    sa.Index('distperiodic_action_at', 'space', 'at', 'id'))
 
 #: Answers to actions, one row for each member that an action concerns.
 answer = sa.Table(
@@ -578,5 +557,4 @@ answer = sa.Table(
     sa.Column('done', sa.SmallInteger, nullable=False),
     sa.Column('outcome', LongText),
     #: Index for the actions that a member has not answered.
-    sa.Index('distperiodic_answer_open', 'space', 'part', 'name', 'at'),
-    **_OF_TABLES)
+    sa.Index('distperiodic_answer_open', 'space', 'part', 'name', 'at'))

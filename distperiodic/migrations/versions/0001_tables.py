@@ -15,15 +15,11 @@ from distperiodic.adapters.sql.column_types import LeaseName
 from distperiodic.adapters.sql.column_types import LongBinary
 from distperiodic.adapters.sql.column_types import LongText
 from distperiodic.adapters.sql.column_types import Serial
+from distperiodic.adapters.sql.dialects.dialect import Room
 from distperiodic.adapters.sql.dialects.registry import dialect_of
-from distperiodic.adapters.sql.dialects.registry import options_of_tables
 
 revision = '0001'
 down_revision = None
-
-_OF_TABLES = options_of_tables('table_options')
-_CHANGING = options_of_tables('changing_options')
-_TOGETHER = options_of_tables('together_options')
 
 
 def upgrade() -> None:
@@ -36,8 +32,21 @@ def upgrade() -> None:
     _create_control()
 
 
+def _create(name: str, *columns: sa.schema.SchemaItem,
+            room: Room | None = None) -> sa.Table:
+    """Create a table.
+
+    :param room: Room for changed rows. None means no room.
+    """
+    dialect = dialect_of(op.get_context().dialect)
+    table = op.create_table(name, *columns, **dialect.table_options)
+    if room and (statement := dialect.leave_room(name, room)):
+        op.execute(statement)
+    return table
+
+
 def _create_jobs() -> None:
-    op.create_table(
+    _create(
         'distperiodic_job',
         sa.Column('id', sa.Integer, primary_key=True),
         sa.Column('space', Exact(100), nullable=False),
@@ -57,18 +66,16 @@ def _create_jobs() -> None:
         sa.Column('pruned_before', sa.BigInteger),
         sa.Column('claims_pruned', sa.BigInteger),
         sa.UniqueConstraint(
-            'space', 'kind', 'name', name='distperiodic_job_of'),
-        **_OF_TABLES)
-    op.create_table(
+            'space', 'kind', 'name', name='distperiodic_job_of'))
+    _create(
         'distperiodic_paused_object',
         sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
         sa.Column('object', Exact(255), primary_key=True),
         sa.Column('paused_since', sa.BigInteger, nullable=False),
         sa.Column('paused_by', sa.String(200), nullable=False),
         sa.Column('paused_why', sa.String(200), nullable=False),
-        sa.Column('paused_until', sa.BigInteger),
-        **_OF_TABLES)
-    op.create_table(
+        sa.Column('paused_until', sa.BigInteger))
+    _create(
         'distperiodic_claim',
         sa.Column('object', Exact(255), primary_key=True),
         sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
@@ -91,8 +98,8 @@ def _create_jobs() -> None:
         sa.Column('delisted', sa.BigInteger),
         sa.Column('rule', Exact(300), nullable=False),
         sa.Index('distperiodic_claim_position', 'position', 'job'),
-        **_OF_TABLES, **_TOGETHER)
-    op.create_table(
+        room=Room.TOGETHER)
+    _create(
         'distperiodic_lease',
         sa.Column('id', LeaseName, primary_key=True),
         sa.Column('job', sa.Integer, nullable=False),
@@ -105,7 +112,7 @@ def _create_jobs() -> None:
         sa.Column('superseded', sa.Integer, nullable=False),
         sa.Column('objects', LongText, nullable=False),
         sa.Index('distperiodic_lease_until', 'until'),
-        **_OF_TABLES, **_CHANGING)
+        room=Room.CHANGING)
     # A row exists for a few seconds only. Compressing it would take longer
     # than writing it.
     if statement := dialect_of(op.get_context().dialect).store_uncompressed(
@@ -114,7 +121,7 @@ def _create_jobs() -> None:
 
 
 def _create_history() -> None:
-    op.create_table(
+    _create(
         'distperiodic_history',
         sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
         sa.Column('tick', sa.BigInteger, primary_key=True,
@@ -138,8 +145,8 @@ def _create_history() -> None:
         sa.Column('ran', sa.String(800)),
         sa.Column('slowest', Exact(255)),
         sa.Column('reason', sa.String(200)),
-        **_OF_TABLES, **_CHANGING)
-    op.create_table(
+        room=Room.CHANGING)
+    _create(
         'distperiodic_failure',
         sa.Column('id', Serial, primary_key=True),
         sa.Column('job', sa.Integer, nullable=False),
@@ -152,9 +159,8 @@ def _create_history() -> None:
         sa.Column('traceback', LongText, nullable=False),
         sa.Column('at', sa.BigInteger, nullable=False),
         sa.Index('distperiodic_failure_object', 'job', 'object'),
-        sa.Index('distperiodic_failure_at', 'at', 'id'),
-        **_OF_TABLES)
-    op.create_table(
+        sa.Index('distperiodic_failure_at', 'at', 'id'))
+    _create(
         'distperiodic_exception',
         sa.Column('id', Serial, primary_key=True),
         sa.Column('job', sa.Integer, nullable=False),
@@ -169,8 +175,7 @@ def _create_history() -> None:
         sa.Column('objects', LongBinary),
         sa.Index('distperiodic_exception_tick', 'job', 'tick'),
         sa.Index(
-            'distperiodic_exception_span', 'job', 'span', 'tick', 'after'),
-        **_OF_TABLES)
+            'distperiodic_exception_span', 'job', 'span', 'tick', 'after'))
 
 
 def _create_clock() -> None:
@@ -179,19 +184,18 @@ def _create_clock() -> None:
     The table has one row. Stores on a database server use the clock of the
     server, and not this table.
     """
-    clock = op.create_table(
+    clock = _create(
         'distperiodic_clock',
         sa.Column('boot', sa.String(64), primary_key=True),
         sa.Column('lease', sa.BigInteger, nullable=False),
         sa.Column('offset', sa.BigInteger, nullable=False),
         sa.Column('knee', sa.BigInteger),
-        sa.Column('seen', sa.BigInteger, nullable=False),
-        **_OF_TABLES)
+        sa.Column('seen', sa.BigInteger, nullable=False))
     op.bulk_insert(clock, [{'boot': '', 'lease': 0, 'offset': 0, 'seen': 0}])
 
 
 def _create_tasks() -> None:
-    op.create_table(
+    _create(
         'distperiodic_task',
         sa.Column('id', Exact(64), primary_key=True),
         sa.Column('space', Exact(100), nullable=False),
@@ -221,8 +225,8 @@ def _create_tasks() -> None:
                  'space', 'queue', 'status', 'created', 'id'),
         sa.Index('distperiodic_task_type',
                  'space', 'type', 'status', 'created', 'id'),
-        **_OF_TABLES, **_CHANGING)
-    op.create_table(
+        room=Room.CHANGING)
+    _create(
         'distperiodic_ready',
         sa.Column('task', Exact(64), primary_key=True),
         sa.Column('job', sa.Integer, nullable=False),
@@ -234,9 +238,8 @@ def _create_tasks() -> None:
         sa.Column('starts', sa.SmallInteger, nullable=False),
         sa.Index('distperiodic_ready_job',
                  'job', 'delayed', 'precedence', 'due', 'task'),
-        sa.Index('distperiodic_ready_due', 'delayed', 'due'),
-        **_OF_TABLES)
-    op.create_table(
+        sa.Index('distperiodic_ready_due', 'delayed', 'due'))
+    _create(
         'distperiodic_queue',
         sa.Column('space', Exact(100), primary_key=True),
         sa.Column('name', Exact(200), primary_key=True),
@@ -246,19 +249,19 @@ def _create_tasks() -> None:
         sa.Column('halted', sa.BigInteger),
         sa.Column('halted_why', sa.String(200)),
         sa.Column('halted_by', Exact(64)),
-        **_OF_TABLES, **_CHANGING)
+        room=Room.CHANGING)
 
 
 def _create_pools() -> None:
-    op.create_table(
+    _create(
         'distperiodic_pool',
         sa.Column('id', sa.Integer, primary_key=True, autoincrement=False),
         sa.Column('space', Exact(100), nullable=False),
         sa.Column('name', Exact(200), nullable=False),
         sa.Column('recreated', sa.BigInteger, nullable=False),
         sa.UniqueConstraint('space', 'name', name='distperiodic_pool_of'),
-        **_OF_TABLES, **_CHANGING)
-    op.create_table(
+        room=Room.CHANGING)
+    _create(
         'distperiodic_pool_bucket',
         sa.Column('worker', Exact(255), primary_key=True),
         sa.Column('pool', sa.Integer, primary_key=True, autoincrement=False),
@@ -266,8 +269,8 @@ def _create_pools() -> None:
         sa.Column('until', sa.BigInteger, nullable=False),
         sa.Column('calls', sa.BigInteger, nullable=False),
         sa.Index('distperiodic_pool_bucket_until', 'until', 'pool'),
-        **_OF_TABLES, **_CHANGING)
-    op.create_table(
+        room=Room.CHANGING)
+    _create(
         'distperiodic_pool_task',
         sa.Column('task', Exact(256), primary_key=True),
         sa.Column('pool', sa.Integer, primary_key=True, autoincrement=False),
@@ -275,11 +278,11 @@ def _create_pools() -> None:
         sa.Column('place', sa.Double, nullable=False),
         sa.Column('mark', sa.BigInteger),
         sa.Index('distperiodic_pool_task_place', 'bucket', 'place', 'task'),
-        **_OF_TABLES, **_CHANGING)
+        room=Room.CHANGING)
 
 
 def _create_partitions() -> None:
-    op.create_table(
+    _create(
         'distperiodic_partition',
         sa.Column('space', Exact(100), primary_key=True),
         sa.Column('name', Exact(200), primary_key=True),
@@ -290,8 +293,8 @@ def _create_partitions() -> None:
         sa.Column('starts', sa.BigInteger, nullable=False),
         sa.Column('promoted', Exact(255)),
         sa.Column('promoted_by', sa.String(200)),
-        **_OF_TABLES, **_CHANGING)
-    op.create_table(
+        room=Room.CHANGING)
+    _create(
         'distperiodic_partition_worker',
         sa.Column('space', Exact(100), primary_key=True),
         sa.Column('partition', Exact(200), primary_key=True),
@@ -299,11 +302,11 @@ def _create_partitions() -> None:
         sa.Column('role', sa.SmallInteger, nullable=False),
         sa.Column('since', sa.BigInteger, nullable=False),
         sa.Column('seen', sa.BigInteger, nullable=False),
-        **_OF_TABLES, **_CHANGING)
+        room=Room.CHANGING)
 
 
 def _create_control() -> None:
-    op.create_table(
+    _create(
         'distperiodic_member',
         sa.Column('space', Exact(100), primary_key=True),
         sa.Column('part', Exact(100), primary_key=True),
@@ -313,14 +316,13 @@ def _create_control() -> None:
         sa.Column('state', LongText, nullable=False),
         sa.Column('drained', LeaseName),
         sa.Column('pool_size', sa.Integer),
-        **_OF_TABLES, **_CHANGING)
-    op.create_table(
+        room=Room.CHANGING)
+    _create(
         'distperiodic_drained_host',
         sa.Column('space', Exact(100), primary_key=True),
         sa.Column('host', Exact(200), primary_key=True),
-        sa.Column('action', LeaseName, nullable=False),
-        **_OF_TABLES)
-    op.create_table(
+        sa.Column('action', LeaseName, nullable=False))
+    _create(
         'distperiodic_action',
         sa.Column('id', LeaseName, primary_key=True),
         sa.Column('space', Exact(100), nullable=False),
@@ -332,9 +334,8 @@ def _create_control() -> None:
         sa.Column('arguments', LongText, nullable=False),
         sa.Column('why', sa.String(200), nullable=False),
         sa.Column('outcome', LongText),
-        sa.Index('distperiodic_action_at', 'space', 'at', 'id'),
-        **_OF_TABLES)
-    op.create_table(
+        sa.Index('distperiodic_action_at', 'space', 'at', 'id'))
+    _create(
         'distperiodic_answer',
         sa.Column('action', LeaseName, primary_key=True),
         sa.Column('part', Exact(100), primary_key=True),
@@ -344,5 +345,4 @@ def _create_control() -> None:
         sa.Column('process', Exact(255)),
         sa.Column('done', sa.SmallInteger, nullable=False),
         sa.Column('outcome', LongText),
-        sa.Index('distperiodic_answer_open', 'space', 'part', 'name', 'at'),
-        **_OF_TABLES)
+        sa.Index('distperiodic_answer_open', 'space', 'part', 'name', 'at'))

@@ -46,6 +46,16 @@ class Remedy(enum.Enum):
         'needs two connections')
 
 
+class Room(enum.Enum):
+    """Room that a page of a table needs for the next versions of its rows."""
+
+    #: For rows that change in place.
+    CHANGING = enum.auto()
+    #: For rows of which one transaction may change all that are in the same
+    #: page.
+    TOGETHER = enum.auto()
+
+
 class Driver(NamedTuple):
     """A driver of a database."""
 
@@ -156,14 +166,8 @@ class Dialect:
     #: the database has only one engine.
     storage_engine: ClassVar[str] = ''
 
-    # Tables: options of SQLAlchemy, whose names begin with that of a database.
-
+    #: Options of SQLAlchemy for the tables.
     table_options: ClassVar[Mapping[str, Any]] = {}
-    #: Further options of a table with rows that change in place.
-    changing_options: ClassVar[Mapping[str, Any]] = {}
-    #: Further options of a table with rows of which one transaction may change
-    #: all that are in the same page.
-    together_options: ClassVar[Mapping[str, Any]] = {}
 
     # Types of columns. None means the type that all databases have.
 
@@ -297,6 +301,13 @@ class Dialect:
         :raises StoreUnavailable: another process holds the lock for too long.
         """
         return contextlib.nullcontext()
+
+    def leave_room(self, table: str, room: Room) -> str:
+        """Return a statement that reserves room for changed rows in a table.
+
+        The statement is empty if the database needs no room.
+        """
+        return ''
 
     def store_uncompressed(self, table: str, column: str) -> str:
         """Return a statement that turns off the compression of a column.

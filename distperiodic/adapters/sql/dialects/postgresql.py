@@ -20,6 +20,7 @@ from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.adapters.sql.dialects.dialect import Driver
 from distperiodic.adapters.sql.dialects.dialect import Group
 from distperiodic.adapters.sql.dialects.dialect import Remedy
+from distperiodic.adapters.sql.dialects.dialect import Room
 from distperiodic.adapters.sql.dialects.dialect import Selection
 from distperiodic.adapters.sql.dialects.dialect import stored_type
 from distperiodic.adapters.sql.limits import IDLE
@@ -32,6 +33,10 @@ _ELEMENTS: dict[type, Any] = {
 # Number of the advisory lock. Other programs are unlikely to use the same
 # number in the same database.
 _LOCK = 0x64697374
+# Percentage of a page that new rows may fill. The old versions of rows stay in
+# the page until the commit. So rows that one transaction changes need room for
+# two versions of each row.
+_FILL_FACTORS = {Room.CHANGING: 70, Room.TOGETHER: 45}
 _LIMIT_IDLE = sa.text(
     "SELECT set_config(name, :value, true) FROM (SELECT "
     "'idle_in_transaction_session_timeout' AS name) AS bound "
@@ -84,12 +89,6 @@ class PostgreSQL(Dialect):
     stale = frozenset(['0A000', '26000'])
     writes_in_with = True
     merge_returns = True
-    # Leave room in each page for the next version of a row that changes in
-    # place.
-    changing_options = {'postgresql_with': {'fillfactor': 70}}
-    # The old versions of rows stay in the page until the commit. So leave room
-    # for two versions of each row.
-    together_options = {'postgresql_with': {'fillfactor': 45}}
     _NOW = ('CAST(extract(epoch FROM clock_timestamp()) * 1000000 '
             'AS BIGINT)')
     insert = staticmethod(postgresql.insert)
@@ -139,6 +138,11 @@ class PostgreSQL(Dialect):
     def contains(column: sa.ColumnElement[str], text: str
                  ) -> sa.ColumnElement[bool]:
         return sa.func.strpos(column, text) > 0
+
+    def leave_room(self, table: str, room: Room) -> str:
+        # SQLAlchemy 2.0 has no option of CREATE TABLE for the fill factor.
+        return (f'ALTER TABLE {table} '
+                f'SET (fillfactor = {_FILL_FACTORS[room]})')
 
     def store_uncompressed(self, table: str, column: str) -> str:
         return (f'ALTER TABLE {table} '

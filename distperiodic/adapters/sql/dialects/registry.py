@@ -66,16 +66,6 @@ def _dialect(name: str, returning: bool) -> Dialect:
     return _NAMES[name](returning)
 
 
-def options_of_tables(kind: str) -> dict[str, Any]:
-    """Return the options of tables for all databases.
-
-    :param kind: Attribute of :class:`Dialect` that has the options for a
-        database.
-    """
-    return {name: value for one in DIALECTS
-            for name, value in getattr(one, kind).items()}
-
-
 def variants(kind: str, default: TypeEngine[T]) -> TypeEngine[T]:
     """Return a type of a column that differs between databases.
 
