@@ -16,7 +16,9 @@ reason, even during a fault.
 from oslo_config import cfg
 
 from distperiodic import opts
+from distperiodic.adapters.sql.column_types import STATE_CODES
 from distperiodic.core import schedule
+from distperiodic.core.claim import State
 from tests.chaos import jobs
 from tests.chaos.cluster import POINTS
 from tests.chaos.cluster import SCHEDULERS
@@ -44,6 +46,7 @@ PROMPT = 1.0
 SLACK = 2.0
 #: Seconds that a scheduler needs to start again after a fault of its own host.
 START = 6.0
+_LISTED = STATE_CODES[State.LISTED]
 #: Names of the servers that a scheduler needs to claim a tick.
 _NEEDED = frozenset(['zookeeper', 'postgresql'])
 #: Kinds of faults that restart schedulers.
@@ -67,8 +70,10 @@ def judge(record, moves, hosts):
 def _facts(record, moves, hosts):
     # The objects were listed before the record begins, while the cluster
     # started. Ticks from before the record may run, but the oracle does not
-    # require their claims.
-    begin = min((row.at for row in moves), default=record.begin)
+    # require their claims. An object is listed as of the reading of its
+    # catalogue, which is earlier than the row.
+    begin = min((row.settled if row.state == _LISTED else row.at
+                 for row in moves), default=record.begin)
     tasks = jobs.make_tasks(_conf(), None)
     listings = {
         (job, key): [Listed(begin, True, _rule(job, key))]

@@ -82,7 +82,7 @@ class Books:
         """Return the kinds of the oracle's findings for this object."""
         return {one.kind for one in promises.judge(
             self.record, self.moves, {7: 's1'}).findings
-            if f' {self.key} ' in one.text}
+            if {self.key, f'{self.key}:'} & {*one.text.split()}}
 
     def found(self, booked=(), strangers=()):
         return {one.kind for one in books.check(
@@ -227,6 +227,19 @@ def _insert(steady, after, *move, **about):
     steady.move(*move, **about)
     steady.moves.insert(at, steady.moves.pop())
     steady.now = end
+
+
+@pytest.mark.parametrize('listed, kinds', [
+    (TICK - 1, set()), (TICK + 9 * SECOND, {'undue'})])
+def test_a_tick_is_due_if_the_reading_of_the_catalogue_is_earlier(
+        listed, kinds):
+    kept = Books('all', 'all-000')
+    kept.now += 10 * SECOND
+    kept.move(State.LISTED, 1, listed)
+
+    kept.life()
+
+    assert kept.judged() & {'undue'} == kinds
 
 
 def test_a_tick_that_is_passed_over_in_silence_is_found(steady):
