@@ -9,7 +9,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql.dialects.registry import class_of
-from distperiodic.adapters.sql.dialects.registry import variants
 from distperiodic.core.claim import STATE_CODES
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
@@ -117,10 +116,44 @@ class RoleColumn(sa.TypeDecorator[Role]):
         return None if value is None else _ROLES[value]
 
 
-#: Type of the names of leases, and of other short ASCII texts. The process
-#: that creates a lease chooses its name.
-LeaseName = variants('lease_name', sa.String(100))
-LongText = variants('long_text', sa.Text())
-LongBinary = variants('long_binary', sa.LargeBinary())
-#: Type of the numbers that the database gives to new rows.
-Serial = variants('serial', sa.BigInteger())
+class LeaseName(sa.TypeDecorator[str]):
+    """Name of a lease, or another short ASCII text.
+
+    The process that creates a lease chooses its name.
+    """
+
+    impl = sa.String
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Any) -> Any:
+        return class_of(dialect).lease_name()
+
+
+class LongText(sa.TypeDecorator[str]):
+    """Text of up to 16 MB."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Any) -> Any:
+        return class_of(dialect).long_text()
+
+
+class LongBinary(sa.TypeDecorator[bytes]):
+    """Up to 16 MB of bytes."""
+
+    impl = sa.LargeBinary
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Any) -> Any:
+        return class_of(dialect).long_binary()
+
+
+class Serial(sa.TypeDecorator[int]):
+    """Number that the database gives to a new row."""
+
+    impl = sa.BigInteger
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Any) -> Any:
+        return class_of(dialect).serial()

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
 from sqlalchemy.types import TypeEngine
 
 from distperiodic import exceptions
@@ -93,15 +92,10 @@ class MySQL(Dialect):
     table_options = {
         'mysql_engine': storage_engine, 'mysql_charset': 'utf8mb4',
         'mysql_row_format': 'DYNAMIC'}
-    lease_name = mysql.VARCHAR(100, charset='ascii', collation='ascii_bin')
-    # TEXT is limited to 64 KiB.
-    long_text = mysql.MEDIUMTEXT()
-    long_binary = mysql.MEDIUMBLOB()
     # SYSDATE() returns local time, in which one hour of each year occurs twice
     # if the zone has daylight saving time.
     _NOW = ("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "
             'UTC_TIMESTAMP(6))')
-    insert = staticmethod(mysql.insert)
 
     @staticmethod
     def limit(milliseconds: int) -> str:
@@ -145,8 +139,24 @@ class MySQL(Dialect):
             connection.execute(sa.select(sa.func.release_lock(name)))
 
     @staticmethod
+    def lease_name() -> TypeEngine[str]:
+        from sqlalchemy.dialects import mysql
+        return mysql.VARCHAR(100, charset='ascii', collation='ascii_bin')
+
+    @staticmethod
+    def long_text() -> TypeEngine[str]:
+        # TEXT is limited to 64 KiB.
+        from sqlalchemy.dialects import mysql
+        return mysql.MEDIUMTEXT()
+
+    @staticmethod
+    def long_binary() -> TypeEngine[bytes]:
+        from sqlalchemy.dialects import mysql
+        return mysql.MEDIUMBLOB()
+
+    @staticmethod
     def exact(length: int) -> TypeEngine[Any]:
-        return mysql.VARBINARY(4 * length)
+        return sa.VARBINARY(4 * length)
 
     @staticmethod
     def converters() -> tuple[Converter | None, Converter | None]:
@@ -169,6 +179,11 @@ class MySQL(Dialect):
 
     def prefer_index(self, query: Any, table: sa.Table, index: str) -> Any:
         return query.with_hint(table, f'FORCE INDEX ({index})')
+
+    @staticmethod
+    def insert(table: sa.Table) -> Any:
+        from sqlalchemy.dialects import mysql
+        return mysql.insert(table)
 
     @staticmethod
     def or_nothing(insert: Any) -> Any:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.types import TypeEngine
 
 from distperiodic import exceptions
@@ -91,7 +90,6 @@ class PostgreSQL(Dialect):
     merge_returns = True
     _NOW = ('CAST(extract(epoch FROM clock_timestamp()) * 1000000 '
             'AS BIGINT)')
-    insert = staticmethod(postgresql.insert)
 
     def listen(self, engine: sa.Engine, bounded: bool,
                statement: float | None) -> None:
@@ -150,17 +148,22 @@ class PostgreSQL(Dialect):
 
     @staticmethod
     def exact(length: int) -> TypeEngine[Any]:
-        return postgresql.VARCHAR(length, collation='C')
+        return sa.VARCHAR(length, collation='C')
 
     def among(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
         return column == sa.any_(sa.cast(
-            sa.bindparam('keys', type_=sa.Text), postgresql.ARRAY(sa.Text)))
+            sa.bindparam('keys', type_=sa.Text), sa.ARRAY(sa.Text)))
 
     def keys(self, keys: Sequence[str]) -> Any:
         # Sort the keys: two statements that lock the same rows in different
         # orders could deadlock. Bind one text: PostgreSQL parses an array of
         # 1,000 parameters as 1,000 expressions, which takes twice as long.
         return _array(sorted(keys))
+
+    @staticmethod
+    def insert(table: sa.Table) -> Any:
+        from sqlalchemy.dialects import postgresql
+        return postgresql.insert(table)
 
     def insert_new(self, connection: sa.Connection, table: sa.Table,
                    differ: dict[str, Sequence[Any]], **same: Any) -> None:
@@ -229,7 +232,7 @@ def _from_arrays(table: sa.Table, differ: Sequence[str],
     :param kinds: SQL types of the values in the columns *differ*.
     """
     found = _unnested(list(zip(differ, kinds, strict=True)))
-    return postgresql.insert(table).from_select(
+    return PostgreSQL.insert(table).from_select(
         [*differ, *same], sa.select(*found.c, *(
             sa.bindparam(f'all_{name}', type_=table.c[name].type)
             for name in same)))
@@ -242,7 +245,7 @@ def _unnested(columns: Sequence[tuple[str, Any]]) -> Any:
     """
     return sa.func.unnest(*(
         sa.cast(sa.bindparam(f'all_{name}', type_=sa.Text),
-                postgresql.ARRAY(kind)) for name, kind in columns)
+                sa.ARRAY(kind)) for name, kind in columns)
     ).table_valued(*(
         sa.column(name, kind) for name, kind in columns)).render_derived()
 
@@ -261,9 +264,8 @@ def _array(values: Sequence[str | int | float | None]) -> str:
 
 def _bound(kind: Any, values: Sequence[Any], dialect: Any) -> list[Any]:
     """Convert values of a column to the elements of an array."""
-    if not isinstance(kind, sa.TypeDecorator):
-        return list(values)
-    return [kind.process_bind_param(value, dialect) for value in values]
+    convert = kind.dialect_impl(dialect).bind_processor(dialect)
+    return list(map(convert, values) if convert else values)
 
 
 @functools.cache

@@ -4,18 +4,14 @@
 import functools
 import pathlib
 from typing import Any
-from typing import TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.types import TypeEngine
 
 from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.adapters.sql.dialects.dialect import Driver
 from distperiodic.adapters.sql.dialects.mysql import MySQL
 from distperiodic.adapters.sql.dialects.postgresql import PostgreSQL
 from distperiodic.adapters.sql.dialects.sqlite import SQLite
-
-T = TypeVar('T')
 
 DIALECTS: tuple[type[Dialect], ...] = (MySQL, PostgreSQL, SQLite)
 
@@ -64,15 +60,3 @@ def dialect_of(dialect: Any) -> Dialect:
 @functools.cache
 def _dialect(name: str, returning: bool) -> Dialect:
     return _NAMES[name](returning)
-
-
-def variants(kind: str, default: TypeEngine[T]) -> TypeEngine[T]:
-    """Return a type of a column that differs between databases.
-
-    :param kind: Attribute of :class:`Dialect` that has the type in a database.
-    :param default: Type in the other databases.
-    """
-    for one in DIALECTS:
-        if (of_one := getattr(one, kind)) is not None:
-            default = default.with_variant(of_one, *one.names)
-    return default

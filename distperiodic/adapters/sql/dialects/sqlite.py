@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import sqlite
+from sqlalchemy.types import TypeEngine
 
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.sql import host_clock
@@ -44,10 +44,7 @@ class SQLite(Dialect):
     misspellings = ('sqlite3',)
     in_file = True
     locks_rows = False
-    # Only a column of this type counts up by itself.
-    serial = sa.Integer()
     _NOW = _of_host(host_clock.NOW)
-    insert = staticmethod(sqlite.insert)
 
     def __init__(self, returning: bool):
         super().__init__(returning)
@@ -97,6 +94,11 @@ class SQLite(Dialect):
         # The two clocks differ after the host's clock was set.
         return at + self._clock(_of_host(host_clock.TICK_OFFSET))
 
+    @staticmethod
+    def serial() -> TypeEngine[int]:
+        # Only a column of this type counts up by itself.
+        return sa.Integer()
+
     def among(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
         found = sa.func.json_each(
             sa.bindparam('keys', type_=sa.Text)).table_valued('value')
@@ -104,6 +106,11 @@ class SQLite(Dialect):
 
     def keys(self, keys: Sequence[str]) -> Any:
         return json.dumps(keys)
+
+    @staticmethod
+    def insert(table: sa.Table) -> Any:
+        from sqlalchemy.dialects import sqlite
+        return sqlite.insert(table)
 
     def journal_problem(self, connection: sa.Connection) -> str:
         mode = connection.scalar(sa.text('PRAGMA journal_mode'))
