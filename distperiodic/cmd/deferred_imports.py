@@ -19,6 +19,8 @@ _DEFERRED = (
     # use.
     'netaddr',
     'rfc3986',
+    # oslo.utils needs it for a decorator that repeats calls.
+    'oslo_utils.timeutils',
     # This module imports the ORM of SQLAlchemy. oslo.db's engines need a
     # module that imports it.
     'oslo_db.sqlalchemy.models',
