@@ -19,9 +19,9 @@ from distperiodic.cmd.findings import ok
 from distperiodic.cmd.findings import skip
 from distperiodic.cmd.findings import warn
 from distperiodic.core import definitions
-from distperiodic.core import wording
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.live import Lack
+from distperiodic.core.waiting import tasks_text
 from distperiodic.core.workflow import Definition
 
 # Number of sweep intervals after which a ready step has waited for too long.
@@ -97,7 +97,7 @@ def task_commands(facts: DoctorFacts) -> CheckResult:
         return skip('--tasks is not given')
     from distperiodic.operator import task_queries
     unknown = [
-        f'{need.name} ({wording.tasks_text(need.tasks)})'
+        f'{need.name} ({tasks_text(need.tasks)})'
         for need in task_queries.needs(facts.store)
         if COMMAND_PREFIX + need.name not in facts.tasks.commands]
     if unknown:

@@ -19,11 +19,6 @@ from distperiodic.core.workflow import Status
 # determine the position of the task on the ring.
 _RING_DIGITS = 8
 
-#: Number of waiting tasks at which counting stops. So a count costs little
-#: even if a million tasks wait.
-MOST_COUNTED = 10_000
-
-
 _numbers = itertools.count()
 
 

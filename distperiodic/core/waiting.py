@@ -12,7 +12,12 @@ import enum
 from distperiodic.core.live import Lack
 from distperiodic.core.live import Live
 from distperiodic.core.schedule import Instant
+from distperiodic.core.wording import plural
 from distperiodic.core.workflow import Status
+
+#: Number of waiting tasks at which counting stops. So a count costs little
+#: even if a million tasks wait.
+MOST_COUNTED = 10_000
 
 
 class Wait(enum.StrEnum):
@@ -106,3 +111,9 @@ def with_processes(waiting: WaitReason, live: Live) -> WaitReason:
             return dataclasses.replace(
                 waiting, wait=Wait(lack.value), of_runners=of_runners)
     return waiting
+
+
+def tasks_text(counted: int) -> str:
+    """Return a number of waiting tasks and its noun."""
+    return plural(counted, 'task') + (
+        ' or more' if counted >= MOST_COUNTED else '')

@@ -4,7 +4,6 @@
 from collections.abc import Sequence
 
 from distperiodic.core import schedule
-from distperiodic.core.task import MOST_COUNTED
 
 _UNITS = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400}
 
@@ -19,12 +18,6 @@ def plural(number: int, word: str) -> str:
     if number != 1:
         word = f'{word[:-1]}ies' if word.endswith('y') else f'{word}s'
     return f'{number:,} {word}'
-
-
-def tasks_text(counted: int) -> str:
-    """Return a number of waiting tasks and its noun."""
-    return plural(counted, 'task') + (
-        ' or more' if counted >= MOST_COUNTED else '')
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from distperiodic.adapters.sql import counting
 from distperiodic.adapters.sql import tables
-from distperiodic.adapters.sql.jobs import not_over
+from distperiodic.adapters.sql.pauses_in_force import not_over
 from distperiodic.core import histogram
 from distperiodic.core.claim import State
 from distperiodic.core.histogram import Histogram

@@ -20,7 +20,7 @@ from distperiodic.adapters.sql import claiming
 from distperiodic.adapters.sql import pauses
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import is_repeated
-from distperiodic.adapters.sql.jobs import not_over
+from distperiodic.adapters.sql.pauses_in_force import not_over
 from distperiodic.adapters.sql.pruning import prune_steps
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.adapters.sql.transaction import Transactions

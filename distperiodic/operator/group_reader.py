@@ -20,8 +20,8 @@ from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.dialects.registry import kind_of
-from distperiodic.adapters.sql.jobs import is_paused
-from distperiodic.adapters.sql.jobs import not_over
+from distperiodic.adapters.sql.pauses_in_force import is_paused
+from distperiodic.adapters.sql.pauses_in_force import not_over
 from distperiodic.core import due
 
 T = TypeVar('T')

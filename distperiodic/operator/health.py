@@ -35,12 +35,12 @@ from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.core.waiting import Wait
 from distperiodic.core.waiting import WaitReason
+from distperiodic.core.waiting import tasks_text
 from distperiodic.core.waiting import with_processes
 from distperiodic.core.wording import listed
 from distperiodic.core.wording import one_line
 from distperiodic.core.wording import plural
 from distperiodic.core.wording import second
-from distperiodic.core.wording import tasks_text
 from distperiodic.core.wording import until
 from distperiodic.operator import capacity
 from distperiodic.operator.capacity import Capacity

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from distperiodic import exceptions
 from distperiodic.adapters.sql import counting
 from distperiodic.adapters.sql import tables
-from distperiodic.adapters.sql.jobs import is_paused
+from distperiodic.adapters.sql.pauses_in_force import is_paused
 from distperiodic.core import audit
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant

@@ -19,7 +19,7 @@ from distperiodic.adapters.sql import counting
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.dialects.dialect import Dialect
 from distperiodic.adapters.sql.dialects.dialect import Selection
-from distperiodic.adapters.sql.jobs import not_over
+from distperiodic.adapters.sql.pauses_in_force import not_over
 from distperiodic.core import audit
 from distperiodic.core import due
 from distperiodic.core.attributes import PLAIN

@@ -288,10 +288,10 @@ def sentence(task: 'tasks.Task', waiting: WaitReason,
         halted_why=waiting.halted_why or 'no reason was given',
         halted_by=f' by task {waiting.halted_by}' if waiting.halted_by
         else '',
-        ahead=wording.tasks_text(more), ahead_id=waiting.ahead,
+        ahead=core_waiting.tasks_text(more), ahead_id=waiting.ahead,
         ahead_status=(waiting.ahead_status or '').replace('_', ' '))
     if waiting.wait is Wait.QUEUE_HALTED and waiting.ahead:
-        text += (f'; {wording.tasks_text(more)} of the queue '
+        text += (f'; {core_waiting.tasks_text(more)} of the queue '
                  f'{"is" if more == 1 else "are"} before it')
     return text
 

@@ -12,9 +12,9 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_reader
 from distperiodic.adapters.sql import task_rows
 from distperiodic.core.claim import State
-from distperiodic.core.task import MOST_COUNTED
 from distperiodic.core.task import Queue
 from distperiodic.core.task import Task
+from distperiodic.core.waiting import MOST_COUNTED
 from distperiodic.core.waiting import Wait
 from distperiodic.core.waiting import WaitReason
 from distperiodic.core.workflow import Position

@@ -11,7 +11,7 @@ import pytest
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.steps import MOST_LOSSES
-from distperiodic.core.task import MOST_COUNTED
+from distperiodic.core.waiting import MOST_COUNTED
 from tests import waiting
 from tests.functional import commands
 from tests.functional import modules

@@ -275,6 +275,7 @@ def test_a_command_that_reads_the_group_loads_no_eventlet_and_no_broker(
     """The import of eventlet takes a quarter of the time of a command."""
     unused = ['alembic', 'distperiodic.cmd.demo', 'eventlet',
               'oslo_messaging', 'oslo_utils.strutils', 'rfc3986.api', 'rich',
+              'sqlalchemy.dialects.mysql', 'sqlalchemy.dialects.postgresql',
               'sqlalchemy.orm']
     file = tmp_path / 'service.conf'
     file.write_text(
@@ -291,6 +292,29 @@ def test_a_command_that_reads_the_group_loads_no_eventlet_and_no_broker(
         capture_output=True, text=True, check=True).stdout
 
     assert loaded.splitlines()[-1] == 'True [] True'
+
+
+@pytest.mark.parametrize('argv', [
+    ['job', 'list'], ['dead', 'list'], ['history'], ['member', 'list']],
+    ids=' '.join)
+def test_a_command_without_tasks_loads_no_messages_of_the_services(
+        argv, tmp_path):
+    """The ports of the services load a dozen modules of values."""
+    unused = ['distperiodic.adapters.sql.jobs', 'distperiodic.core.message',
+              'distperiodic.core.task', 'distperiodic.ports']
+    file = tmp_path / 'service.conf'
+    file.write_text(
+        f'[distperiodic]\nconnection = sqlite:///{tmp_path}/claims.sqlite\n')
+    schema.sync(f'sqlite:///{tmp_path}/claims.sqlite')
+    loaded = subprocess.run(
+        [sys.executable, '-c',
+         'import sys; from distperiodic.cmd import shell; '
+         f'shell.main([*{argv!r}, "--config-file", {str(file)!r}]); '
+         'print("sqlalchemy" in sys.modules, '
+         f'[n for n in {unused!r} if n in sys.modules])'],
+        capture_output=True, text=True, check=True).stdout
+
+    assert loaded.splitlines()[-1] == 'True []'
 
 
 def test_a_list_reads_no_metadata_of_all_installed_packages(tmp_path):

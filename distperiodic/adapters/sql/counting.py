@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from distperiodic.adapters.sql import tables
 from distperiodic.core.outcomes import COLUMNS
 from distperiodic.core.outcomes import Counts
-from distperiodic.core.task import MOST_COUNTED
+from distperiodic.core.waiting import MOST_COUNTED
 from distperiodic.core.workflow import Status
 
 _history = tables.history

@@ -32,13 +32,17 @@ differ in the way in which they follow the wall clock:
 import functools
 import logging
 import pathlib
+from typing import TYPE_CHECKING
 from typing import Any
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from distperiodic import ports
 from distperiodic.adapters.local.clock import SystemClock
+
+if TYPE_CHECKING:
+    # This module loads many modules of which most commands need none.
+    from distperiodic import ports
 
 LOG = logging.getLogger(__name__)
 
@@ -153,7 +157,7 @@ def tick_offset(state: ClockState, read: ClockReading) -> int:
 class HostClock:
     """Both clocks, with their state in a database that only one host uses."""
 
-    def __init__(self, clock: ports.Clock | None = None):
+    def __init__(self, clock: 'ports.Clock | None' = None):
         self._clock = clock or SystemClock()
         self._boot = _boot_id()
         #: The state that was last read from the database.

@@ -14,6 +14,8 @@ import sqlalchemy as sa
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.dialects.dialect import Dialect
+from distperiodic.adapters.sql.pauses_in_force import is_paused
+from distperiodic.adapters.sql.pauses_in_force import not_over
 from distperiodic.core import due
 from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.job_set import RECORDS_PER_GAP
@@ -231,25 +233,6 @@ def adopt(connection: sa.Connection, rows: Mapping[str, Any],
                 _job.c.schedule.is_(None), _job.c.schedule == row.schedule)
         ).values(schedule=text, schedule_since=since,
                  definitions=' '.join(f'{mark:x}' for mark in found)))
-
-
-def is_paused(row: Any) -> bool:
-    """Return whether an operator has paused the job or the object of *row*.
-
-    The row has the columns of the pause, and the time of the store's clock as
-    ``now``.
-    """
-    return row.paused_since is not None and (
-        row.paused_until is None or row.now < row.paused_until)
-
-
-def not_over(table: sa.Table, now: Any) -> sa.ColumnElement[bool]:
-    """Return the condition that a pause has not ended by itself.
-
-    :param table: The table of jobs or of paused objects.
-    :param now: Time of the store's clock.
-    """
-    return sa.or_(table.c.paused_until.is_(None), table.c.paused_until > now)
 
 
 class AttendedJobs(NamedTuple):

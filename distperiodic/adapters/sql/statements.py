@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from distperiodic.adapters.sql import lease_terms
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.dialects.dialect import Dialect
-from distperiodic.adapters.sql.jobs import not_over
+from distperiodic.adapters.sql.pauses_in_force import not_over
 from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import MOVES

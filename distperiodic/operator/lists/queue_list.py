@@ -9,9 +9,9 @@ from typing import NamedTuple
 from distperiodic import exceptions
 from distperiodic.core import wording
 from distperiodic.core.ring import Ring
-from distperiodic.core.task import MOST_COUNTED
 from distperiodic.core.task import Queue
 from distperiodic.core.task import queue_ring_key
+from distperiodic.core.waiting import MOST_COUNTED
 from distperiodic.operator import cells
 from distperiodic.operator.sources import Sources
 
