@@ -40,7 +40,7 @@ POINTS = 40
 SESSION = 3.0
 LEASE = 6.0
 LATE_AFTER = 2.0
-SWEEP = 0.5
+SWEEP = 1.0
 #: Seconds within which a process must end after a request to stop.
 GRACE = 20
 #: Size of the database's file system in megabytes.

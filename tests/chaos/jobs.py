@@ -54,7 +54,7 @@ POLICIES = {policy.job: policy for policy in (
 #: Number of objects of each job. The numbers are small, because the cluster
 #: shares two processors with other tests. After a fault, the processors must
 #: have time left for the backlog.
-OBJECTS = {'poll': 60, 'each': 12, 'flaky': 12, 'wait': 6, 'all': 6,
+OBJECTS = {'poll': 30, 'each': 12, 'flaky': 12, 'wait': 6, 'all': 6,
            'once': 10, 'slow': 4, 'spread': 30, 'own': 18, 'booked': 6,
            'narrow': 6, 'rare': 30, 'cron': 10, 'alone': 8}
 #: Jobs with long periods. The deadline of a claim is before the next tick, so
