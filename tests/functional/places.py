@@ -2,10 +2,12 @@
 """Stores for the tests of operator commands."""
 
 import contextlib
+import functools
 import importlib.util
 import json
 import pathlib
 import stat
+import tempfile
 import textwrap
 import time
 import uuid
@@ -50,11 +52,32 @@ def user_who_reads(url):
         engine.dispose()
 
 
+@functools.cache
+def _new_sqlite():
+    """Return the content of a SQLite database with tables and no rows."""
+    with tempfile.TemporaryDirectory() as place:
+        file = pathlib.Path(place) / 'new.sqlite'
+        schema.sync(f'sqlite:///{file}')
+        assert [*file.parent.iterdir()] == [file]
+        return file.read_bytes()
+
+
+def make_tables(url):
+    """Create the tables. A new SQLite file is a copy, because the migrations
+    take longer than the rest of many tests.
+    """
+    file = pathlib.Path(sa.make_url(url).database)
+    if url.startswith('sqlite:') and not file.exists():
+        file.write_bytes(_new_sqlite())
+    else:
+        schema.sync(url)
+
+
 class Place:
     """A database with tables, a store of one group in it, and commands."""
 
     def __init__(self, url, tmp_path):
-        schema.sync(url)
+        make_tables(url)
         self.url = url
         self.group = f'tests-{uuid.uuid4().hex[:8]}'
         self.make_store()
