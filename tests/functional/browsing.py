@@ -94,17 +94,30 @@ def show(browser, url, path, width=WIDE, height=900):
     if path.endswith('STUCK'):
         [stuck] = twin(url, '/tasks?stuck=1')
         path = f'/tasks/{stuck["id"]}'
+    resize(browser, width, height)
+    browser.get(url + path)
+
+
+def resize(browser, width, height=900):
     browser.execute_cdp_cmd('Emulation.setDeviceMetricsOverride', {
         'width': width, 'height': height, 'deviceScaleFactor': 1,
         'mobile': width == NARROW})
-    browser.get(url + path)
+
+
+def width_of(browser):
+    """Return the width that the page in the browser needs, in pixels."""
+    return browser.execute_script(
+        'return document.documentElement.scrollWidth')
 
 
 def violations(browser):
     """Return what the page in the browser violates of the rules of axe."""
-    browser.execute_script(AXE_SCRIPT)
+    if browser.execute_script('return !window.axe'):
+        browser.execute_script(AXE_SCRIPT)
+    # It would also list each element that obeys a rule.
     found = browser.execute_async_script(
-        'axe.run().then(arguments[arguments.length - 1])')
+        "axe.run({resultTypes: ['violations']})"
+        '.then(arguments[arguments.length - 1])')
     return [(one['id'], [node['html'] for node in one['nodes']][:3])
             for one in found['violations']
             if one['impact'] in ('serious', 'critical')]
