@@ -368,8 +368,6 @@ def test_a_node_that_lost_the_others_is_waited_for(
     assert store.finish(HeldLease(into, job, tick), MANY) == set(MANY)
 
 
-# In the default run, whole services lose a node, see below.
-@pytest.mark.full
 def test_a_killed_node_loses_and_doubles_nothing(cluster, job):
     """The clients repeat unanswered calls on another node.
 
@@ -424,6 +422,9 @@ def test_a_killed_node_loses_and_doubles_nothing(cluster, job):
 
 # -- whole services
 
+# In the default run, the clients of a killed node are threads of one process,
+# see above; and test_outages.py contains the outages of whole services.
+@pytest.mark.full
 def test_services_on_all_nodes_lose_and_double_nothing_when_one_is_killed(
         tmp_path, cluster, zookeeper, rabbitmq):
     """Each process connects to one node, and to another one if this node dies.
