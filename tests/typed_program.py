@@ -16,7 +16,7 @@ from distperiodic import RunReplaced
 from distperiodic import SchedulerService
 from distperiodic import TaskDispenser
 from distperiodic import WorkerService
-from distperiodic import no_such_name  # type: ignore[attr-defined]
+from distperiodic import no_such_name  # type: ignore[attr-defined] # noqa: F401
 from distperiodic import periodic_task
 
 
@@ -44,7 +44,7 @@ class Ping(Protocol):
 def call(tasks: Tasks, context: Context) -> Ping:
     periodic_task(spaceing=5)  # type: ignore[call-overload]
     periodic_task(spacing='5')  # type: ignore[call-overload]
-    context.tack  # type: ignore[attr-defined]
+    context.tack  # type: ignore[attr-defined] # noqa: B018
     tasks.ping('h1')  # type: ignore[call-arg, arg-type]
     return tasks.ping
 
