@@ -31,7 +31,8 @@ def cluster(tmp_path, zookeeper, rabbitmq, postgresql, request):
         tmp_path, zookeeper.url, rabbitmq.url,
         connection=postgresql.url if stored else 'none',
         session_timeout=6, lease=10, send_timeout=2, spacing=5, objects=20,
-        takes=0.02, metrics_listen=f'127.0.0.1:{free_port()}')
+        takes=0.02, misfire='all', overlap='wait',
+        metrics_listen=f'127.0.0.1:{free_port()}')
     yield made
     made.close()
 
