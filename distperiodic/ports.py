@@ -863,6 +863,11 @@ class Tracer(Protocol):
     trace context is described in :mod:`distperiodic.core.trace_context`.
     """
 
+    @property
+    def problem(self) -> str:
+        """Reason why no span can be created. Empty means that there is none.
+        """
+
     def dispatched(self, batch: message.Batch,
                    worker: str) -> BatchSpan | None:
         """Begin the span of a batch.

@@ -231,6 +231,13 @@ class ProcessReport:
         return _text(self._state, 'metrics')
 
     @property
+    def spans(self) -> str:
+        """Reason why the process creates no spans. Empty means that it can
+        create them, that it must not, or that this is unknown.
+        """
+        return _text(self._state, 'spans')
+
+    @property
     def subscribers(self) -> list[SubscriberFact]:
         return [SubscriberFact(
             _text(one, 'name'), _text(one, 'error'), _number(one, 'dropped'),

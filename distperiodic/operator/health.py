@@ -172,6 +172,12 @@ CODES: Mapping[str, Code] = {
         'the process on host {host} cannot serve its metrics: {why}',
         'correct the cause; it tries again each second; until then, the '
         'metrics of the processes that share metrics_listen are missing'),
+    'spans-missing': Code(
+        Severity.WARNING,
+        'the process on host {host} creates no spans: {why}',
+        'start the process with opentelemetry-instrument, or configure the '
+        'SDK of OpenTelemetry in the program; or set [distperiodic] traces = '
+        'false'),
     'subscriber-failing': Code(
         Severity.WARNING,
         'in the process on host {host}, the subscriber {subscriber} {what}',
@@ -586,6 +592,9 @@ def _reporting(facts: Facts, row: MemberRow, age: int,
     if row.facts.metrics:
         yield _of_member('metrics-unserved', row, None,
                          why=one_line(row.facts.metrics))
+    if row.facts.spans:
+        yield _of_member('spans-missing', row, None,
+                         why=one_line(row.facts.spans))
     yield from _subscribers(facts, row)
     ahead = row.facts.clock_ahead or 0.0
     if abs(ahead) > CLOCK_DIFFERS:

@@ -639,6 +639,9 @@ class Lifecycle(abc.ABC):
         unserved = metrics_endpoint.problem(self._settings)
         if unserved:
             facts['metrics'] = unserved[:_REPORTED]
+        tracer = tracing.TRACING.tracer
+        if tracer is not None and tracer.problem:
+            facts['spans'] = tracer.problem[:_REPORTED]
         troubles = SUBSCRIBERS.troubles()
         if troubles:
             facts['subscribers'] = troubles[:_REPORTED_SUBSCRIBERS]

@@ -16,6 +16,7 @@ from distperiodic.adapters.sql import schema
 from tests import programs
 from tests import spans
 from tests.configured import configuration
+from tests.functional import commands
 from tests.functional.cluster import Cluster
 from tests.waiting import wait_until
 
@@ -134,6 +135,20 @@ def test_a_process_that_runs_the_work_itself_links_it_too(tmp_path):
     try:
         alone.start('scheduler')
         assert wait_until(lambda: complete(alone), 60)
+    finally:
+        alone.close()
+
+
+def test_a_process_without_an_sdk_has_a_finding(tmp_path):
+    url = f'sqlite:///{tmp_path}/store'
+    schema.sync(url)
+    alone = Cluster(tmp_path, '', connection=url, objects=OBJECTS, spacing=1,
+                    traces=True)
+    try:
+        alone.start('scheduler')
+        alone.wait_begun()
+        assert wait_until(lambda: 'creates no spans: no SDK' in commands.call(
+            'status', '--config-file', alone.config).stdout, 60)
     finally:
         alone.close()
 

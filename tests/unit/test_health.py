@@ -264,6 +264,8 @@ CASES = {
     'a process that could not serve its metrics before it was killed': (
         {'members': (*REST.members, row(
             'b:0', stopped=True, metrics='in use'))}, set()),
+    'a process that creates no spans': (
+        report(spans='no SDK'), {('spans-missing', 'worker default/a:0')}),
     'a subscriber that raises errors': (
         report(subscribers=[{'name': 'f', 'error': 'ValueError'}]),
         {('subscriber-failing', 'worker default/a:0')}),

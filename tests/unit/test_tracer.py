@@ -278,6 +278,9 @@ def test_a_missing_sdk_is_one_log_line(monkeypatch, caplog):
 
     line, = lines(caplog, 'spans missing')
     assert line['reason'].startswith('no SDK of OpenTelemetry')
+    assert TRACING.tracer.problem == 'no SDK of OpenTelemetry'
+    tracing.install('a test', trace.NoOpTracerProvider())
+    assert TRACING.tracer.problem == ''
 
 
 def test_a_provider_that_fails_stops_no_work(monkeypatch, caplog):

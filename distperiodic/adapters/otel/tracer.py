@@ -129,19 +129,27 @@ class OtelTracer:
         #: True if a log line has reported that there is no SDK.
         self._missed = False
 
+    @property
+    def problem(self) -> str:
+        if isinstance(self._current_provider(), otel.ProxyTracerProvider):
+            return 'no SDK of OpenTelemetry'
+        return ''
+
+    def _current_provider(self) -> otel.TracerProvider:
+        return self._provider or otel.get_tracer_provider()
+
     def _is_off(self) -> bool:
         """Return whether the host has configured no SDK, or has disabled it.
         """
-        provider = self._provider or otel.get_tracer_provider()
-        if isinstance(provider, otel.ProxyTracerProvider):
-            if not self._missed:
-                self._missed = True
-                LOG.warning(
-                    'spans missing: reason=no SDK of OpenTelemetry; no span '
-                    'is created before this process configures one, or is '
-                    'started with opentelemetry-instrument')
-            return True
-        return isinstance(provider, otel.NoOpTracerProvider)
+        problem = self.problem
+        if problem and not self._missed:
+            self._missed = True
+            LOG.warning(
+                'spans missing: reason=%s; no span is created before this '
+                'process configures one, or is started with '
+                'opentelemetry-instrument', problem)
+        return bool(problem) or isinstance(
+            self._current_provider(), otel.NoOpTracerProvider)
 
     @_guarded
     def dispatched(self, batch: message.Batch,
@@ -211,8 +219,7 @@ class OtelTracer:
     def flush(self, seconds: float) -> None:
         # Only the SDK has this method. Its exporter may take longer than the
         # timeout that it receives.
-        export = getattr(
-            self._provider or otel.get_tracer_provider(), 'force_flush', None)
+        export = getattr(self._current_provider(), 'force_flush', None)
         if export is not None:
             thread = threading.Thread(
                 target=_guarded(export), args=(int(seconds * 1000),),
