@@ -20,14 +20,13 @@ from tests.chaos.cluster import SERVERS
 from tests.chaos.cluster import SESSION
 from tests.chaos.jobs import LONGEST
 from tests.chaos.promises import PROMISE
-from tests.chaos.promises import SLACK
 from tests.chaos.promises import START
 
 SECOND = checker.SECOND
 BEGIN = 1_000_000 * SECOND
 END = 100.0
 #: Slightly more than the seconds within which a worker takes over.
-TOO_LATE = PROMISE + SLACK + 0.5
+TOO_LATE = standby.TAKES_OVER + 0.5
 
 
 def at(seconds):
@@ -260,7 +259,7 @@ def test_a_new_worker_that_dies_at_once_is_replaced_too(life):
     assert life.kinds == set()
 
     life.rows[-1].committed = at(13.6 + TOO_LATE)
-    life.run(13.6 + TOO_LATE, 21, 3)
+    life.run(13.6 + TOO_LATE, 25, 3)
     assert life.kinds == {'not taken over'}
 
 
@@ -410,3 +409,4 @@ def test_a_choice_of_the_active_worker_changes_nothing(life):
 
     assert life.kinds == set()
     assert life.verdict.answers == {'needless': 1}
+    assert life.verdict.missing({'active replaced'}) == set()
