@@ -54,9 +54,8 @@ _MEMBERSHIP = 'zookeeper', (
 _HEARTBEATS = 'postgresql', (
     'member cut from ensemble', 'active cut from ensemble',
     'member cut from broker')
-#: Seconds within which another worker begins a run. On a busy machine, the
-#: election is delayed, and so is the scheduler that sends the run.
-TAKES_OVER = PROMISE + 2 * SLACK
+#: Seconds within which another worker begins a run.
+TAKES_OVER = PROMISE + SLACK
 
 
 class TakeOver(NamedTuple):
@@ -115,16 +114,12 @@ class Verdict:
         """Return the events that did not occur although a fault was meant to
         cause them.
 
-        A choice of the worker that is active already changes nothing. On a
-        slow machine this may be the only choice.
-
         :param happened: kinds of the faults that happened.
         """
         return {what for what, found, kinds in (
             ('take-over', self.required,
              {'active killed', 'active frozen', CUT_OFF}),
-            ('promotion', self.carried_out or self.answers['needless'],
-             {'active replaced'}))
+            ('promotion', self.carried_out, {'active replaced'}))
             if not found and not kinds.isdisjoint(happened)}
 
     def report(self):

@@ -409,4 +409,4 @@ def test_a_choice_of_the_active_worker_changes_nothing(life):
 
     assert life.kinds == set()
     assert life.verdict.answers == {'needless': 1}
-    assert life.verdict.missing({'active replaced'}) == set()
+    assert life.verdict.missing({'active replaced'}) == {'promotion'}
