@@ -282,16 +282,24 @@ def test_a_command_that_reads_the_group_loads_no_eventlet_and_no_broker(
         f'[distperiodic]\nbackend_url = file://{tmp_path}/group\n'
         f'connection = sqlite:///{tmp_path}/claims.sqlite\n')
     schema.sync(f'sqlite:///{tmp_path}/claims.sqlite')
-    loaded = subprocess.run(
+
+    assert told_by(argv, file, unused, 'import eventlet') == 'True [] True'
+
+
+def told_by(argv, file, unused, after='pass'):
+    """Run a command in a process of its own. Return whether SQLAlchemy is
+    loaded, which of the modules *unused* are, and whether few modules are.
+
+    :param after: statement that must work after the command.
+    """
+    return subprocess.run(
         [sys.executable, '-c',
          'import sys; from distperiodic.cmd import shell; '
          f'shell.main([*{argv!r}, "--config-file", {str(file)!r}]); '
          'print("sqlalchemy" in sys.modules, '
          f'[n for n in {unused!r} if n in sys.modules], '
-         'len(sys.modules) < 800, flush=True); import eventlet'],
-        capture_output=True, text=True, check=True).stdout
-
-    assert loaded.splitlines()[-1] == 'True [] True'
+         f'len(sys.modules) < 800, flush=True); {after}'],
+        capture_output=True, text=True, check=True).stdout.splitlines()[-1]
 
 
 @pytest.mark.parametrize('argv', [
@@ -306,15 +314,8 @@ def test_a_command_without_tasks_loads_no_messages_of_the_services(
     file.write_text(
         f'[distperiodic]\nconnection = sqlite:///{tmp_path}/claims.sqlite\n')
     schema.sync(f'sqlite:///{tmp_path}/claims.sqlite')
-    loaded = subprocess.run(
-        [sys.executable, '-c',
-         'import sys; from distperiodic.cmd import shell; '
-         f'shell.main([*{argv!r}, "--config-file", {str(file)!r}]); '
-         'print("sqlalchemy" in sys.modules, '
-         f'[n for n in {unused!r} if n in sys.modules])'],
-        capture_output=True, text=True, check=True).stdout
 
-    assert loaded.splitlines()[-1] == 'True []'
+    assert told_by(argv, file, unused) == 'True [] True'
 
 
 def test_a_list_reads_no_metadata_of_all_installed_packages(tmp_path):
