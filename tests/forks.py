@@ -35,8 +35,11 @@ IMPORTED = (
     'distperiodic.adapters.redis.driver',
     'distperiodic.adapters.sql.store', 'distperiodic.cmd.shell',
     'distperiodic.dispenser', 'distperiodic.adapters.sql.task_store',
-    'distperiodic.service', 'distperiodic.tasks', 'psycopg', 'pymysql',
-    'tests.waiting')
+    'distperiodic.service', 'distperiodic.tasks', 'kazoo.client',
+    'kombu.transport.pyamqp', 'oslo_messaging',
+    'oslo_messaging._drivers.impl_rabbit', 'psycopg', 'pymysql',
+    'tests.functional.served', 'tests.oracle.facts', 'tests.services',
+    'tests.waiting', 'tooz.drivers.zookeeper')
 #: Maximum size of a request in bytes.
 _MOST = 100_000
 

@@ -34,7 +34,8 @@ def main(arguments=None):
     parser.add_argument('--minutes', type=float, default=3.0,
                         help='minutes in which faults begin and end; the '
                         'start, the calm before the faults and the recovery '
-                        'take about 70 s more')
+                        'take about 70 s more. All times of a life are '
+                        'longer on a slow machine')
     parser.add_argument('--only', action='append', default=[],
                         help='a kind of fault; the others are left out')
     parser.add_argument('--dense', action='store_true',

@@ -23,17 +23,18 @@ from tests.chaos.cluster import ALONE
 from tests.chaos.cluster import SERVERS
 from tests.chaos.cluster import SPARES
 from tests.chaos.network import CUTS
+from tests.chaos.pace import PACE
 from tests.chaos.promises import PROMISE
 from tests.chaos.promises import SLACK
 from tests.chaos.promises import START
 
 _SOON = 0.1
 # Maximum number of seconds to wait for a worker that is able to take over.
-_SPARE = START + 2.0
+_SPARE = START + 2.0 * PACE
 # Maximum number of commands with which an operator replaces the active worker.
 _TRIES = 3
 #: Seconds until the command of an operator must have ended.
-ANSWERS = 60.0
+ANSWERS = 60.0 * PACE
 #: A member id that no worker has.
 NOBODY = 'nobody'
 
@@ -49,6 +50,14 @@ class Asked(NamedTuple):
     code: int | None
     #: Output of the command.
     text: str
+
+    @property
+    def answer(self):
+        """Return the kind of the answer."""
+        if self.code != 0:
+            return 'refused'
+        return ('needless' if 'is already active' in self.text
+                else 'accepted')
 
 
 def kill(fault):
@@ -93,14 +102,19 @@ def cut_off(fault):
 def promote(fault):
     """Make an operator choose another worker, while nothing is wrong."""
     host = yield from _take_active(fault)
+    active = host.name
     for _ in range(_TRIES):
         asked = yield from _ask(fault, fault.random.choice(
-            _spares(fault, host.name)
-            or [name for name in SPARES if name != host.name]))
-        if asked.code == 0:
+            _spares(fault, active)
+            or [name for name in SPARES if name != active]))
+        if asked.answer == 'accepted':
             break
-        # The member was down. The operator asks again when one is able.
-        yield from fault.until(lambda: _spares(fault, host.name), _SPARE)
+        if asked.answer == 'needless':
+            # This worker has become active in the meantime.
+            active = asked.member
+        # Or the member was down. The operator asks again when one is able.
+        yield from fault.until(
+            lambda active=active: _spares(fault, active), _SPARE)
     yield from _until_replaced(fault, host)
     # The command itself is no fault.
     fault.befell.clear()
@@ -164,7 +178,7 @@ def _until_replaced(fault, host):
     """
     yield from fault.until(
         lambda: fault.cluster.active() not in (host.name, None),
-        PROMISE + SLACK + 1.0)
+        PROMISE + SLACK + 1.0 * PACE)
     fault.release(*SERVERS)
 
 

@@ -17,6 +17,7 @@ from distperiodic.core.claim import ENDINGS
 from tests import checker
 from tests.chaos import jobs
 from tests.chaos import journal
+from tests.chaos import pace
 from tests.chaos.cluster import LEASE
 from tests.chaos.cluster import SESSION
 from tests.oracle.facts import Skip
@@ -25,13 +26,13 @@ SECOND = checker.SECOND
 
 #: Microseconds for which a fault may have effects after its end. In this time
 #: a session and a lease expire, and a process starts.
-AFTER = int((SESSION + LEASE + 5.0) * SECOND)
+AFTER = int((SESSION + LEASE) * SECOND) + 5 * pace.SECOND
 #: Microseconds within which a claim must end.
-PATIENCE = 20 * SECOND
+PATIENCE = 20 * pace.SECOND
 # Microseconds from the timestamp of a commit until other transactions can see
 # the commit. PostgreSQL takes the timestamp first. On a busy machine it may
 # pause before it makes the commit visible.
-_SEEN = SECOND // 10
+_SEEN = pace.SECOND // 10
 
 _ENDINGS = {state.value for state in ENDINGS}
 
@@ -122,8 +123,9 @@ def _excuse(all_runs, stalls):
         if before is None or run.fence > before.fence:
             newest[pair] = run
         elif run.fence < before.fence:
-            if any(stall.process == run.process and stall.begin < run.start
-                   and run.start < stall.end + SECOND for stall in stalls):
+            if any(stall.process == run.process
+                   and stall.begin < run.start < stall.end + pace.SECOND
+                   for stall in stalls):
                 all_runs.remove(run)
             else:
                 run.stale = True

@@ -25,6 +25,7 @@ from tests import services
 from tests import waiting
 from tests import wall_clock
 from tests.chaos import journal
+from tests.chaos.pace import PACE
 
 GROUP = 'chaos'
 SERVERS = ('zookeeper', 'broker', 'postgresql')
@@ -37,12 +38,12 @@ ALONE = 'alone'
 #: Number of points of a scheduler on the ring.
 POINTS = 40
 
-SESSION = 3.0
-LEASE = 6.0
-LATE_AFTER = 2.0
-SWEEP = 1.0
+SESSION = 3.0 * PACE
+LEASE = 6.0 * PACE
+LATE_AFTER = 2.0 * PACE
+SWEEP = 1.0 * PACE
 #: Seconds within which a process must end after a request to stop.
-GRACE = 20
+GRACE = round(20 * PACE)
 #: Size of the database's file system in megabytes.
 DISK = 1500
 
@@ -102,7 +103,7 @@ class Host:
             'dispatcher': 'messaging', 'pool_size': 12,
             'session_timeout': SESSION, 'lease': LEASE,
             'late_claim_after': LATE_AFTER, 'sweep_interval': SWEEP,
-            'send_timeout': 2, 'dispatch_batch_size': 40,
+            'send_timeout': 2 * PACE, 'dispatch_batch_size': 40,
             'hash_ring_replicas_count': self.points,
             'state_path': self.place / 'state', **more}
         return programs.write_config(self.place / name, DEFAULT={

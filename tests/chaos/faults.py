@@ -27,6 +27,7 @@ from tests.chaos import network
 from tests.chaos import processes
 from tests.chaos import servers
 from tests.chaos.cluster import SERVERS
+from tests.chaos.pace import PACE
 
 _SOON = 0.1
 # Of the faults that affect one host, the share that prefers the active worker.
@@ -54,7 +55,7 @@ class Driver:
     def live(self, plan, every=lambda: None):
         """Apply all faults of *plan*. Return when the last one is over."""
         began = time.monotonic()
-        heap = [(began + fault.at, next(self._order), fault, None)
+        heap = [(began + fault.at * PACE, next(self._order), fault, None)
                 for fault in plan]
         heapq.heapify(heap)
         while heap:
@@ -107,7 +108,8 @@ class Happening:
         self.cluster = cluster
         self.fault = fault
         self.random = random_
-        self.seconds = fault.seconds
+        #: Duration of the fault.
+        self.seconds = fault.seconds * PACE
         self.began = 0
         self.happened = False
         #: Names of the affected hosts and servers, and pids of affected
@@ -184,7 +186,7 @@ class Happening:
         if failed:
             raise failed[0]
 
-    def until(self, condition, timeout=60.0):
+    def until(self, condition, timeout=60.0 * PACE):
         """Wait for a condition. Return whether the condition became true."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:

@@ -17,16 +17,17 @@ from distperiodic.adapters.sql.tables import lease
 from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import State
 from tests.chaos.cluster import SERVERS
+from tests.chaos.pace import PACE
 
 # The unit in which requests are counted, for each server except the broker.
 _UNITS = {'zookeeper': 'requests to ZooKeeper', 'postgresql': 'statements'}
 #: Length in seconds of the window over which a rate is measured.
-WINDOW = 10
+WINDOW = 10 * PACE
 #: Maximum allowed ratio of a rate to the rate without faults.
 STORM = 3.0
 # Number of measurements of the resources, and seconds between two of them. At
 # least one measurement falls between two ticks.
-_LOOKS, _BETWEEN = 20, 0.3
+_LOOKS, _BETWEEN = 20, 0.3 * PACE
 # A committed run stays in its lease until it is in the history.
 _OPEN = OPEN | {State.COMMITTED}
 

@@ -21,8 +21,8 @@ from distperiodic import tasks
 from tests import checker
 from tests.chaos import tasks as own_tasks
 from tests.chaos.cluster import ALONE
-
-SECOND = checker.SECOND
+from tests.chaos.pace import PACE
+from tests.chaos.pace import SECOND
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ POLICIES = {policy.job: policy for policy in (
     Policy('narrow', period=6 * SECOND, every=True, at_once=3),
     Policy('group', period=17 * SECOND),
     Policy('rare', period=15 * SECOND),
-    Policy('cron', period=60 * SECOND),
+    Policy('cron', period=60 * checker.SECOND),
     Policy('alone', period=2 * SECOND),
 )}
 #: Number of objects of each job. The numbers are small, because the cluster
@@ -64,10 +64,10 @@ RARE = ('spread', 'own', 'group', 'rare', 'cron')
 #: Seconds between the ticks of an object of the job 'own'. The objects use
 #: these values in turn. Zero means that the object follows the schedule of the
 #: job.
-OWN = (0, 15, 20)
+OWN = (0, 15 * PACE, 20 * PACE)
 
 #: Maximum duration of a run of the job 'alone', in seconds.
-LONGEST = 2.0
+LONGEST = 2.0 * PACE
 
 #: Seconds between two checks of the lease in a handler.
 _LOOK = 0.05
@@ -117,16 +117,19 @@ class Hands:
     def _tell(self, what, context, **about):
         return self._ledger.tell(
             what, job=context.job, object=context.object,
-            tick=round(context.tick.timestamp() * SECOND),
-            fence=context.fence, wall=time.time(), **about)
+            tick=_tick(context), fence=context.fence, wall=time.time(),
+            **about)
 
     def work(self, context, seconds, fails=0.0, looks=True):
         """Run for a number of seconds, and then succeed or fail.
 
+        :param seconds: duration of the run at pace 1; see
+            :mod:`tests.chaos.pace`.
         :param fails: probability of a failure, from 0 to 1.
         :param looks: False means that the handler does not check its lease.
         """
         self.begin(context)
+        seconds *= PACE
         try:
             if looks:
                 self._while_mine(context, seconds)
@@ -151,7 +154,8 @@ class Hands:
         back = 'r' if context.rollback else ''
         outcome, result = 'failed', {f'{context.step}{back}': context.fence}
         try:
-            self._while_mine(context, 0.4 * _draw(context, 'takes'))
+            self._while_mine(
+                context, 0.4 * PACE * _draw(context, 'takes'))
             if parameters.get('fails') == context.step and not back:
                 raise RuntimeError('to be rolled back')
             outcome = 'done'
@@ -172,16 +176,17 @@ class Hands:
                     url = sa.make_url(self._connection)
                     self._engine = sa.create_engine(
                         url.set(drivername='postgresql+psycopg2'),
-                        pool_size=2, pool_timeout=10,
+                        pool_size=2, pool_timeout=10 * PACE,
                         isolation_level='READ COMMITTED')
             with self._engine.begin() as connection:
                 connection.execute(sa.text(
-                    "SET idle_in_transaction_session_timeout = '5s'"))
+                    'SET idle_in_transaction_session_timeout = '
+                    f"'{5 * PACE}s'"))
                 connection.execute(sa.text(
                     'INSERT INTO chaos_effect VALUES (:object, :tick, '
                     ':fence)'), {
                         'object': context.object, 'fence': context.fence,
-                        'tick': round(context.tick.timestamp() * SECOND)})
+                        'tick': _tick(context)})
                 context.finish(connection)
             outcome = 'done'
         finally:
@@ -197,6 +202,10 @@ class Hands:
             if left <= 0:
                 return
             time.sleep(min(left, _LOOK))
+
+
+def _tick(context):
+    return round(context.tick.timestamp() * checker.SECOND)
 
 
 def _draw(context, what):
@@ -243,6 +252,10 @@ _Catalogues = type('_Catalogues', (_Commands,), {
     f'list_{job}': _catalogue(job) for job in OBJECTS})
 
 
+def _spacing(job):
+    return POLICIES[job].period / checker.SECOND
+
+
 def make_tasks(conf, hands):
     """Return an instance of a class that declares all jobs and commands.
 
@@ -255,59 +268,67 @@ def make_tasks(conf, hands):
         #: The methods of the commands use this attribute.
         hands = None
 
-        @periodic.periodic_task(spacing=2, objects='list_poll')
+        @periodic.periodic_task(spacing=_spacing('poll'), objects='list_poll')
         def poll(self, context, key):
             hands.work(context, 0.02 * _draw(context, 'takes'))
 
         @periodic.periodic_task(
-            spacing=4, objects='list_each', misfire='all', overlap='wait',
-            retries=4, priority=1)
+            spacing=_spacing('each'), objects='list_each', misfire='all',
+            overlap='wait', retries=4, priority=1)
         def each(self, context, key):
             hands.work(context, 0.2 * _draw(context, 'takes'), 0.02)
 
-        @periodic.periodic_task(spacing=4, objects='list_flaky', retries=2)
+        @periodic.periodic_task(
+            spacing=_spacing('flaky'), objects='list_flaky', retries=2)
         def flaky(self, context, key):
             hands.work(context, 0.1, 0.35)
 
         @periodic.periodic_task(
-            spacing=3, objects='list_wait', overlap='wait', retries=1)
+            spacing=_spacing('wait'), objects='list_wait', overlap='wait',
+            retries=1)
         def wait(self, context, key):
             hands.work(context, 1.5 * _draw(context, 'takes'))
 
-        @periodic.periodic_task(spacing=5, objects='list_all', misfire='all')
+        @periodic.periodic_task(
+            spacing=_spacing('all'), objects='list_all', misfire='all')
         def all(self, context, key):
             hands.work(context, 0.3)
 
         @periodic.periodic_task(
-            spacing=5, objects='list_once', delivery='at_most_once')
+            spacing=_spacing('once'), objects='list_once',
+            delivery='at_most_once')
         def once(self, context, key):
             hands.work(context, 0.3 * _draw(context, 'takes'))
 
         @periodic.periodic_task(
-            spacing=4, objects='list_slow', timeout=12.0, retries=1)
+            spacing=_spacing('slow'), objects='list_slow', timeout=12.0 * PACE,
+            retries=1)
         def slow(self, context, key):
             hands.work(context, 1.0 + 8.0 * _draw(context, 'takes') ** 2)
 
         @periodic.periodic_task(
-            spacing=20, objects='list_spread', spread=True, retries=1)
+            spacing=_spacing('spread'), objects='list_spread', spread=True,
+            retries=1)
         def spread(self, context, key):
             hands.work(context, 0.05)
 
-        @periodic.periodic_task(spacing=18, objects='list_own', retries=1)
+        @periodic.periodic_task(
+            spacing=_spacing('own'), objects='list_own', retries=1)
         def own(self, context, one):
             hands.work(context, 0.05)
 
-        @periodic.periodic_task(spacing=4, objects='list_booked', retries=3)
+        @periodic.periodic_task(
+            spacing=_spacing('booked'), objects='list_booked', retries=3)
         def booked(self, context, key):
             hands.book(context)
 
         @periodic.periodic_task(
-            spacing=6, objects='list_narrow', misfire='all', overlap='wait',
-            retries=2, max_in_flight=3)
+            spacing=_spacing('narrow'), objects='list_narrow', misfire='all',
+            overlap='wait', retries=2, max_in_flight=3)
         def narrow(self, context, key):
             hands.work(context, 0.1 * _draw(context, 'takes'))
 
-        @periodic.periodic_task(spacing=15, objects='list_rare')
+        @periodic.periodic_task(spacing=_spacing('rare'), objects='list_rare')
         def rare(self, context, key):
             hands.work(context, 0.05)
 
@@ -316,16 +337,16 @@ def make_tasks(conf, hands):
             hands.work(context, 0.05)
 
         @periodic.periodic_task(
-            spacing=2, objects='list_alone', spread=True, topic=ALONE)
+            spacing=_spacing('alone'), objects='list_alone', spread=True,
+            topic=ALONE)
         def alone(self, context, key):
             # Most of the time, the active worker is in the middle of a run.
             if is_stubborn(key):
-                hands.work(context, LONGEST / 2 * (
-                    1 + _draw(context, 'takes')), looks=False)
+                hands.work(context, 1.0 + _draw(context, 'takes'), looks=False)
             else:
                 hands.work(context, 0.2 + 0.8 * _draw(context, 'takes'))
 
-        @periodic.periodic_task(spacing=17, scope='group')
+        @periodic.periodic_task(spacing=_spacing('group'), scope='group')
         def group(self, context):
             hands.work(context, 0.1)
 

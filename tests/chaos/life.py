@@ -33,6 +33,7 @@ from tests.chaos.cluster import ALONE
 from tests.chaos.cluster import SERVERS
 from tests.chaos.cluster import SESSION
 from tests.chaos.cluster import Cluster
+from tests.chaos.pace import PACE
 from tests.chaos.plan import EVERY
 from tests.chaos.plan import LOOSE
 from tests.chaos.plan import ON_A_SMALL_DISK
@@ -42,18 +43,18 @@ from tests.chaos.plan import draw
 SECOND = checker.SECOND
 
 #: Seconds of normal operation before the first fault.
-CALM = 15.0
+CALM = 15.0 * PACE
 #: Seconds of normal operation after the recovery. The record ends with this
 #: time. This time is longer than :data:`tests.chaos.books.PATIENCE`, so the
 #: checker requires an end of every claim that was acquired before the recovery
 #: was complete.
-AFTERWARDS = 22.0
+AFTERWARDS = 22.0 * PACE
 # The calm time starts as soon as every job with a period of at most this
 # number of seconds has run. The faults follow the calm time.
-_FIRST = 20
+_FIRST = 20 * PACE
 # Seconds after the last fault within which the cluster must finish its
 # backlog.
-_PATIENCE = 90.0
+_PATIENCE = 90.0 * PACE
 #: Final states of claims. Each must occur in a run of the cluster.
 ENDINGS = ('done', 'dead', 'skipped', 'superseded')
 
@@ -143,7 +144,7 @@ def live(place, seed, seconds, bus, only=(), pause=LOOSE,
         rates = gauges.Rates(cluster)
         engine = journal.connect(cluster.postgresql.url)
         cluster.start()
-        waiting.wait_until(lambda: _all_run(cluster), 180)
+        waiting.wait_until(lambda: _all_run(cluster), 180 * PACE)
         client = tasks.Client(cluster, seed)
         client.start()
         told('calm')

@@ -4,16 +4,18 @@
 import contextlib
 import time
 
+from tests.chaos.pace import PACE
+
 #: Modes of a proxy that interrupt a sign of life. The mode 'drop_s2c' is not
 #: among them: in this mode the requests of the host arrive, so ZooKeeper does
 #: not end the session of the host.
 CUTS = ('drop', 'reset')
 # Seconds by which a slow connection delays each byte.
-_LATE = 0.3
+_LATE = 0.3 * PACE
 # Seconds to wait for a message if no process sends any.
-_SILENCE = 15.0
+_SILENCE = 15.0 * PACE
 # Maximum seconds in which processes declare their queues again.
-_DECLARING = 10.0
+_DECLARING = 10.0 * PACE
 
 
 def worsen(fault, server, mode):
@@ -55,9 +57,9 @@ def lose_commits(fault):
     while time.monotonic() < end:
         way = fault.random.choice(ways)
         happened = way.lose_answer(b'COMMIT')
-        lost += yield from fault.until(happened.is_set, 1.0)
+        lost += yield from fault.until(happened.is_set, 1.0 * PACE)
         # By then the database has executed the commit.
-        yield 0.1
+        yield 0.1 * PACE
         way.set('pass')
     fault.happened = lost > 0
 
@@ -93,7 +95,7 @@ def replay(fault):
     """Deliver genuine messages again after they have become obsolete."""
     kept = []
     yield from _tapped(fault, lambda tap, found: kept.append(found))
-    yield 3.0
+    yield 3.0 * PACE
     yield from fault.until(fault.cluster.broker.answers)
     with contextlib.closing(fault.cluster.bus.tap(listens=False)) as tap:
         for found in kept:

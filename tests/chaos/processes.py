@@ -6,9 +6,11 @@ import os
 import signal
 import time
 
+from tests.chaos.pace import PACE
+
 # Seconds to wait for a process to pass an armed failpoint. If no process
 # passes it, the fault does not occur.
-_PATIENCE = 15.0
+_PATIENCE = 15.0 * PACE
 
 
 def kill(fault, kind):
@@ -40,12 +42,13 @@ def _stop(fault, pid):
 def go_on(fault, pid, begin):
     """Continue a process that was stopped at *begin*.
 
-    The recorded stall includes 0.3 s after the end of the stop. During these
-    0.3 s the process may still start work that it should no longer start.
+    The recorded stall includes 0.3 s after the end of the stop, times
+    the pace. In this time the process may still start work that it should no
+    longer start.
     """
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
-    yield 0.3
+    yield 0.3 * PACE
     fault.stall(pid, begin)
 
 
@@ -90,13 +93,13 @@ def roll(fault):
         began = time.monotonic()
         host.program.terminate()
         ended = yield from fault.until(
-            lambda host=host: not host.program.running, 40.0)
+            lambda host=host: not host.program.running, 40.0 * PACE)
         if not ended:
             fault.find(f'{host.name} was asked to end and did not within '
                        f'{time.monotonic() - began:.0f} s')
             host.program.kill()
         host.start()
-        yield 1.0
+        yield 1.0 * PACE
         fault.end('restart', host.name)
 
 

@@ -24,6 +24,7 @@ from tests.chaos.cluster import POINTS
 from tests.chaos.cluster import SCHEDULERS
 from tests.chaos.cluster import SESSION
 from tests.chaos.cluster import SWEEP
+from tests.chaos.pace import PACE
 from tests.oracle import fates
 from tests.oracle.facts import SECOND
 from tests.oracle.facts import Bounds
@@ -37,15 +38,15 @@ from tests.oracle.facts import Span
 #: Guarantee G4: seconds within which a due tick is claimed. The seconds count
 #: from the due time or, if that is later, from the moment when some scheduler
 #: becomes able to claim the tick.
-PROMISE = SESSION + 1.0
+PROMISE = SESSION + 1.0 * PACE
 #: Seconds within which the owner of an object claims a due tick. The seconds
 #: count from the due time or, if that is later, from the moment when the owner
 #: becomes able to claim the tick.
-PROMPT = 1.0
+PROMPT = 1.0 * PACE
 #: Seconds added to each limit, because a busy machine delays the processes.
-SLACK = 2.0
+SLACK = 2.0 * PACE
 #: Seconds that a scheduler needs to start again after a fault of its own host.
-START = 6.0
+START = 6.0 * PACE
 _LISTED = STATE_CODES[State.LISTED]
 #: Names of the servers that a scheduler needs to claim a tick.
 _NEEDED = frozenset(['zookeeper', 'postgresql'])

@@ -42,17 +42,10 @@ class Promotion(NamedTuple):
     longest: float
 
 
-def answer(asked):
-    """Return the kind of the answer to an operator's command."""
-    if asked.code != 0:
-        return 'refused'
-    return 'needless' if 'is already active' in asked.text else 'accepted'
-
-
 def accepted(record):
     """Return each choice that the command accepted."""
     return [_promotion(record, asked) for asked in record.asked
-            if answer(asked) == 'accepted' and asked.member != active.NOBODY]
+            if asked.answer == 'accepted' and asked.member != active.NOBODY]
 
 
 def _promotion(record, asked):

@@ -15,10 +15,11 @@ import redis
 
 from tests import services
 from tests.chaos import bus
+from tests.chaos.pace import PACE
 
 # Milliseconds. If a process has not read its stream for this time, it counts
 # as gone. A process reads twice a second.
-_SILENT = 3000
+_SILENT = 3000 * PACE
 # Quoted arguments of a command, as MONITOR prints them.
 _ARGUMENT = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _FIELD = b'message'

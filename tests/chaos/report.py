@@ -6,6 +6,7 @@ import collections
 from tests import checker
 from tests.chaos import gauges
 from tests.chaos import times
+from tests.chaos.pace import PACE
 
 SECOND = checker.SECOND
 # Number of findings of one kind that are shown in full.
@@ -16,7 +17,8 @@ def report(lived):
     """Return the whole report as text."""
     record = lived.record
     lines = [
-        f'seed {lived.seed}, bus {lived.bus.name}: {len(lived.plan)} faults '
+        f'seed {lived.seed}, bus {lived.bus.name}, pace {PACE:g}: '
+        f'{len(lived.plan)} faults '
         f'of {len(lived.happened)} kinds, '
         f'{(record.end - record.begin) / SECOND:.0f} s, '
         f'{len(record.claims)} claims, {len(record.runs)} runs']

@@ -11,11 +11,12 @@ import sqlalchemy as sa
 
 from tests import waiting
 from tests.chaos import journal
+from tests.chaos.pace import PACE
 
 # Seconds for which the tests wait for a lock in the database.
-_PATIENCE = 3
+_PATIENCE = 3 * PACE
 # Seconds within which at least one process must listen to a queue.
-_QUEUES = 15.0
+_QUEUES = 15.0 * PACE
 
 
 def kill(fault, *names):
@@ -46,9 +47,9 @@ def _start(fault, server):
             # The start failed because a part of the old server still existed.
             yield 0.5
             server.start(wait=False)
-        if (yield from fault.until(
-                lambda: server.answers() or not server.running, 60.0)) and (
-                    server.running):
+        answered = yield from fault.until(
+            lambda: server.answers() or not server.running, 60.0 * PACE)
+        if answered and server.running:
             return
 
 

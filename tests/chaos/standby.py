@@ -162,7 +162,7 @@ def judge(told, rows, driver, begin, end):
         [*_overlaps(record), *_late(record, taken), *_early(record),
          *promotions.check(record, accepted)],
         taken, accepted,
-        collections.Counter(map(promotions.answer, record.asked)),
+        collections.Counter(one.answer for one in record.asked),
         len(record.runs))
 
 

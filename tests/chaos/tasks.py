@@ -23,7 +23,9 @@ from distperiodic.core.claim import State
 from distperiodic.core.workflow import CODES
 from tests import checker
 from tests.chaos import journal
+from tests.chaos import pace
 from tests.chaos.cluster import ALONE
+from tests.chaos.pace import PACE
 from tests.oracle import tasks as oracle
 
 #: The commands of each module. The workers of the partition with the name of
@@ -34,11 +36,11 @@ _MODULES = {name: module for module, names in COMMANDS.items()
             for name in names}
 QUEUE = 'line'
 #: Seconds between two submissions.
-PAUSE = 1.0
+PAUSE = 1.0 * PACE
 # Seconds until a submission is repeated.
-_AGAIN = 0.3
+_AGAIN = 0.3 * PACE
 # Seconds for which the client repeats a submission after a request to stop.
-_LAST = 60.0
+_LAST = 60.0 * PACE
 
 
 def _step(command, rollback=None, **options):
@@ -174,7 +176,7 @@ def excuse(all_runs, stalls):
         newest[run.object] = max(before, run.fence)
         if run.fence < before and any(
                 stall.process == run.process and stall.begin < run.start
-                and run.start < stall.end + checker.SECOND
+                and run.start < stall.end + pace.SECOND
                 for stall in stalls):
             all_runs.remove(run)
 

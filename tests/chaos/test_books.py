@@ -17,10 +17,11 @@ from tests import checker
 from tests.chaos import books
 from tests.chaos import gauges
 from tests.chaos import jobs
+from tests.chaos import pace
 from tests.chaos import promises
 from tests.chaos import times
 
-SECOND = checker.SECOND
+SECOND = pace.SECOND
 TICK = 1_000_000 * SECOND
 
 
@@ -116,7 +117,7 @@ def test_a_claim_that_is_taken_over_is_granted_twice(kept):
     assert kept.found() == set()
     taken, = times.take_overs(
         kept.moves, [(kept.told[1]['at'], 'w1')], windows=[])
-    assert taken.seconds == pytest.approx(0.2)
+    assert taken.seconds == pytest.approx(0.2 * pace.PACE)
     assert taken.alone
 
 

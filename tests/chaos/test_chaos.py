@@ -13,6 +13,7 @@ from tests.chaos import life
 from tests.chaos import plan
 from tests.chaos import report
 from tests.chaos.buses import BUSES
+from tests.chaos.pace import PACE
 
 #: Seed and minutes of the life in the default run.
 SEED, MINUTES = 1, 2.0
@@ -23,7 +24,7 @@ one_at_a_time = pytest.mark.xdist_group('life')
 
 
 @one_at_a_time
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(900 * PACE)
 @pytest.mark.parametrize(('seed', 'minutes'), [
     (SEED, MINUTES), pytest.param(2, 8.0, marks=pytest.mark.full)])
 def test_guarantees_hold_during_every_kind_of_fault(tmp_path, seed, minutes):
@@ -31,7 +32,7 @@ def test_guarantees_hold_during_every_kind_of_fault(tmp_path, seed, minutes):
 
 
 @one_at_a_time
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(600 * PACE)
 @pytest.mark.parametrize(('seed', 'minutes'), [
     (BUS_SEED, BUS_MINUTES), pytest.param(2, 4.0, marks=pytest.mark.full)])
 def test_no_promise_is_broken_during_the_faults_of_redis(

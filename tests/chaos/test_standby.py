@@ -19,12 +19,13 @@ from tests.chaos.active import Asked
 from tests.chaos.cluster import SERVERS
 from tests.chaos.cluster import SESSION
 from tests.chaos.jobs import LONGEST
+from tests.chaos.pace import PACE
 from tests.chaos.promises import PROMISE
 from tests.chaos.promises import START
 
 SECOND = checker.SECOND
 BEGIN = 1_000_000 * SECOND
-END = 100.0
+END = 100.0 * PACE
 #: Slightly more than the seconds within which a worker takes over.
 TOO_LATE = standby.TAKES_OVER + 0.5
 
@@ -214,8 +215,8 @@ def test_a_fault_of_a_server_delays_a_take_over_until_it_is_over(
     assert life.kinds == set()
     assert life.verdict.required[0].seconds == pytest.approx(PROMISE + 0.1)
 
-    life.rows[-1].committed = at(30)
-    life.run(30, 31, 2)
+    life.rows[-1].committed = at(20 + TOO_LATE)
+    life.run(20 + TOO_LATE, 21 + TOO_LATE, 2)
     assert life.kinds == {'not taken over'}
 
 
@@ -259,7 +260,7 @@ def test_a_new_worker_that_dies_at_once_is_replaced_too(life):
     assert life.kinds == set()
 
     life.rows[-1].committed = at(13.6 + TOO_LATE)
-    life.run(13.6 + TOO_LATE, 25, 3)
+    life.run(13.6 + TOO_LATE, 14.6 + TOO_LATE, 3)
     assert life.kinds == {'not taken over'}
 
 

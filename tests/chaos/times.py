@@ -17,9 +17,11 @@ from typing import NamedTuple
 from tests import checker
 from tests.chaos import jobs
 from tests.chaos import journal
+from tests.chaos import pace
 from tests.chaos.cluster import LEASE
 from tests.chaos.cluster import SESSION
 from tests.chaos.cluster import SWEEP
+from tests.chaos.pace import PACE
 
 SECOND = checker.SECOND
 
@@ -29,17 +31,17 @@ SECOND = checker.SECOND
 #: 0.5 s. The next sweep then finds the claims. Another worker receives the
 #: work and starts it within 1.5 s. The 1.5 s are long because all processes
 #: share two processors.
-TAKE_OVER = min(LEASE, SESSION) + 1.0 + SWEEP + 1.5
+TAKE_OVER = min(LEASE, SESSION) + SWEEP + 2.5 * PACE
 #: Seconds within which the cluster recovers after the last fault: the last
 #: process that was started has joined, the longest lease has expired, and the
 #: waiting work has run.
-RECOVERY = SESSION + LEASE + 10.0
+RECOVERY = SESSION + LEASE + 10.0 * PACE
 #: A claim counts as late if it was acquired more than this number of
 #: microseconds after its tick.
-LATE = 2.5 * SECOND
+LATE = 2.5 * pace.SECOND
 # If a fault ended more than this number of microseconds before the death of a
 # process, it does not affect the take-over.
-_NEAR = 5 * SECOND
+_NEAR = 5 * pace.SECOND
 # Jobs whose claims may be late without a fault, because an object has a phase,
 # because an earlier run has not ended, or because missed ticks run one after
 # another.
