@@ -9,7 +9,6 @@ processes of a cluster inherit the pace of the test.
 """
 
 import os
-import statistics
 import time
 
 from tests import checker
@@ -19,7 +18,8 @@ _VARIABLE = 'DISTPERIODIC_TEST_PACE'
 # Number of steps of a measurement, and the processor time of a machine with
 # pace 1 for them, in seconds.
 _STEPS, _USUAL = 1_000_000, 0.012
-# Number of measurements. The median counts.
+# Number of measurements. The slowest one counts, because the processors of a
+# virtual machine may be fast for a moment.
 _TIMES = 7
 # Maximum pace. ZooKeeper grants no sessions that last longer than 10 s.
 _MOST = 3.0
@@ -34,7 +34,7 @@ def _measured():
         found.append(time.process_time() - begin)
     # A multiple of 1/4, so that the times in reports are easy to read.
     return min(
-        max(1.0, round(4 * statistics.median(found) / _USUAL) / 4), _MOST)
+        max(1.0, round(4 * max(found) / _USUAL) / 4), _MOST)
 
 
 #: Seconds that one second of the life takes on this machine, from 1 to 3.

@@ -231,7 +231,8 @@ def _insert(steady, after, *move, **about):
 
 
 @pytest.mark.parametrize('listed, kinds', [
-    (TICK - 1, set()), (TICK + 9 * SECOND, {'undue'})])
+    (TICK - 1, set()), (TICK + 9 * SECOND, {'undue'})],
+    ids=['earlier', 'later'])
 def test_a_tick_is_due_if_the_reading_of_the_catalogue_is_earlier(
         listed, kinds):
     kept = Books('all', 'all-000')
