@@ -2960,6 +2960,21 @@ def test_one_of_many_concurrent_starts_is_granted_each_run(
     assert one.renew([lease], holder=SCHEDULER, seconds=LONG) == set()
 
 
+def test_a_lease_ends_with_the_last_of_many_concurrent_starts(
+        one, shared, job, tick):
+    leases = [take(one, job, tick, *(f'object-{n}-{thread}'
+                                     for thread in range(4)))[0]
+              for n in range(10)]
+
+    def ask(store, number):
+        for n, lease in enumerate(leases):
+            begin(store, job, tick, [f'object-{n}-{number}'], lease,
+                  holder=f'worker-{number}')
+    together(shared, 4, ask)
+
+    assert one.renew(leases, holder=SCHEDULER, seconds=LONG) == set()
+
+
 def test_one_of_many_concurrent_searches_takes_each_lease_over(
         one, shared, job, tick):
     for number in range(12):

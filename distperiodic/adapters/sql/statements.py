@@ -285,8 +285,10 @@ class Statements:
                 dialect, self.claim_ended.move_returning, counted=('due',))
         this = _lease.c.id == sa.bindparam('stands_in')
         number = sa.bindparam('number', type_=sa.Integer)
-        self.leave = sa.update(_lease).where(this).values(
+        self.leave: Any = sa.update(_lease).where(this).values(
             remaining=_lease.c.remaining - number)
+        if dialect.returning:
+            self.leave = self.leave.returning(_lease.c.remaining)
         self.last_leave = sa.delete(_lease).where(
             this, _lease.c.remaining <= number)
 

@@ -253,10 +253,12 @@ class Transaction:
         if self.connection.execute(
                 self.sql.last_leave, parameters).rowcount == 1:
             return
-        self.connection.execute(self.sql.leave, parameters)
+        left = self.connection.execute(self.sql.leave, parameters)
         # Other claims may have left the lease since the first statement.
-        self.connection.execute(
-            self.sql.last_leave, parameters | {'number': 0})
+        if not self.dialect.returning or any(
+                row.remaining <= 0 for row in left):
+            self.connection.execute(
+                self.sql.last_leave, parameters | {'number': 0})
 
 
 def _row_of(lease: NewLease, state: State, number: int, tick: int,
