@@ -15,7 +15,9 @@ import threading
 import time
 
 import sqlalchemy as sa
+from oslo_config import cfg
 
+from distperiodic import opts
 from distperiodic import periodic
 from distperiodic import tasks
 from tests import checker
@@ -353,3 +355,11 @@ def make_tasks(conf, hands):
     made = Tasks(conf)
     made.hands = hands
     return made
+
+
+def declared():
+    """Return the jobs by their names, as a scheduler knows them."""
+    conf = cfg.ConfigOpts()
+    opts.register_opts(conf)
+    conf([])
+    return make_tasks(conf, None).jobs

@@ -13,9 +13,6 @@ affected scheduler. There is no other excuse, and each skip must have a true
 reason, even during a fault.
 """
 
-from oslo_config import cfg
-
-from distperiodic import opts
 from distperiodic.adapters.sql.column_types import STATE_CODES
 from distperiodic.core import schedule
 from distperiodic.core.claim import State
@@ -75,7 +72,7 @@ def _facts(record, moves, hosts):
     # catalogue, which is earlier than the row.
     begin = min((row.settled if row.state == _LISTED else row.at
                  for row in moves), default=record.begin)
-    tasks = jobs.make_tasks(_conf(), None)
+    declared = jobs.declared()
     listings = {
         (job, key): [Listed(begin, True, _rule(job, key))]
         for job in jobs.POLICIES for key in jobs.objects_of(job)}
@@ -85,13 +82,13 @@ def _facts(record, moves, hosts):
             PROMPT + SLACK, PROMISE + SLACK, SWEEP + SLACK,
             SLACK))),
         [Scheduler(
-            name, name, tasks.jobs, record.begin,
+            name, name, declared, record.begin,
             unable=[Span(one.begin, _over(one, record.windows), one.kind)
                     for one in record.windows if _befell(one, name, hosts)])
          for name in SCHEDULERS],
         [(begin, tuple(Entry(name, name, POINTS)
                        for name in SCHEDULERS))],
-        {name: [(begin, job)] for name, job in tasks.jobs.items()}, listings,
+        {name: [(begin, job)] for name, job in declared.items()}, listings,
         {job: [Reading(record.begin, name, record.begin,
                        frozenset(jobs.objects_of(job)))
                for name in SCHEDULERS] for job in jobs.POLICIES})
@@ -122,10 +119,3 @@ def _befell(window, name, hosts):
 def _rule(job, key):
     spacing = jobs.spacing_of(job, key)
     return schedule.Every(spacing) if spacing else None
-
-
-def _conf():
-    conf = cfg.ConfigOpts()
-    opts.register_opts(conf)
-    conf([])
-    return conf
