@@ -27,9 +27,15 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(autouse=True)
-def _patience(monkeypatch):
-    """Let all tests of real processes wait longer than their timeouts."""
-    monkeypatch.setattr(waiting, 'patience', PATIENCE)
+def _patience():
+    """Let all tests of real processes wait longer than their timeouts.
+
+    With the fixture 'monkeypatch', the changes of each test would end later
+    than its other fixtures.
+    """
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(waiting, 'patience', PATIENCE)
+        yield
 
 
 @pytest.fixture(params=['sqlite', 'postgresql', 'mariadb'])

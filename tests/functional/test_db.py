@@ -115,7 +115,7 @@ def upgrade():
 
 
 @pytest.fixture
-def upgraded(empty, tmp_path, monkeypatch):
+def upgraded(empty, tmp_path):
     """Create the tables of this release. Return a function that replaces this
     release by a later one, which has one more migration.
     """
@@ -130,10 +130,13 @@ def upgraded(empty, tmp_path, monkeypatch):
         found.set_main_option('script_location', str(folder))
         return found
 
-    def upgrade():
-        monkeypatch.setattr(schema, 'configuration', of_later)
-        monkeypatch.setattr(schema, 'VERSION', LATER)
-    return upgrade
+    # The fixture 'monkeypatch' might end after 'empty', which would then make
+    # the tables of the later release.
+    with pytest.MonkeyPatch.context() as patches:
+        def upgrade():
+            patches.setattr(schema, 'configuration', of_later)
+            patches.setattr(schema, 'VERSION', LATER)
+        yield upgrade
 
 
 def claim(store, *objects, job='poll', tick=1):
