@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pace of a cluster's life: it is slower on a slower machine.
 
-All durations of a life are multiples of :data:`PACE`: the periods and the
+The durations of a life are multiples of :data:`PACE`: the periods and the
 runs of the jobs, the faults, the sessions and leases, and the limits that
-depend on them. So the processes of a cluster need the same share of each
+depend on them. Only the minute of the cron job and the steps of the clocks do
+not depend on it. So the processes of a cluster need the same share of each
 machine's processors, and the limits are equally strict on each machine. The
 processes of a cluster inherit the pace of the test.
 """

@@ -111,7 +111,8 @@ _MORE = 2
 class Fault(NamedTuple):
     """One planned fault."""
 
-    #: Start of the fault, in seconds from the start of the plan.
+    #: Start of the fault, in seconds from the start of the plan. The times of
+    #: a plan are those with pace 1; see :mod:`tests.chaos.pace`.
     at: float
     kind: str
     #: Duration of the fault in seconds.

@@ -31,7 +31,7 @@ SECOND = checker.SECOND
 #: 0.5 s. The next sweep then finds the claims. Another worker receives the
 #: work and starts it within 1.5 s. The 1.5 s are long because all processes
 #: share two processors.
-TAKE_OVER = min(LEASE, SESSION) + SWEEP + 2.5 * PACE
+TAKE_OVER = min(LEASE, SESSION) + SWEEP + (1.0 + 1.5) * PACE
 #: Seconds within which the cluster recovers after the last fault: the last
 #: process that was started has joined, the longest lease has expired, and the
 #: waiting work has run.

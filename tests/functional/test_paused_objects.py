@@ -266,36 +266,13 @@ def test_pauses_that_have_ended_are_deleted(place, store):
     assert status(place, 'sync').paused_objects == {}
 
 
-def test_a_pause_is_deleted_with_the_row_of_its_object(place, store):
-    for job, *keys in ('poll', 'a', 'b'), ('sync', 'a', 'b'):
-        place.run(job, place.now, *keys)
-        admin.pause_objects(store, job, keys, by='me@here', why='x')
-    # This object is in the catalogue no longer.
-    change(place, tables.claim, 'poll', 'a', since=None, settled=1)
-    # No scheduler has run this job lately.
-    for key in 'ab':
-        change(place, tables.claim, 'sync', key, settled=1)
-
-    assert 'claims=3' in place.ask('db', 'prune', '--claims', '1')
-
-    assert {job: set(status(place, job).paused_objects)
-            for job in ('poll', 'sync')} == {'poll': {'b'}, 'sync': {*'ab'}}
-    [poll] = store.rows(sa.select(tables.job.c.paused_objects).where(
-        tables.job.c.space == place.group, tables.job.c.name == 'poll'))
-    assert poll.paused_objects == 1
-
-
-def change(place, table, job, key, **values):
-    """Change the row of an object."""
-    number = place.store._numbers.of(job)
-    place.store.database.write(lambda connection: connection.execute(
-        sa.update(table).where(
-            table.c.job == number, table.c.object == key).values(values)))
-
-
 def end(place, job, key, until):
     """Let the pause of an object end."""
-    change(place, tables.paused_object, job, key, paused_until=until)
+    number = place.store._numbers.of(job)
+    place.store.database.write(lambda connection: connection.execute(
+        sa.update(tables.paused_object).where(
+            tables.paused_object.c.job == number,
+            tables.paused_object.c.object == key).values(paused_until=until)))
 
 
 def rows(place):

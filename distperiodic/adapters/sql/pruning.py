@@ -199,22 +199,19 @@ def _of_claims(group: _Group, before: int,
             old += [_claim.c.state.in_(CLOSED), _claim.c.since.is_(None)]
         found.append(('claims', functools.partial(
             _prune_some_claims, group=group, number=number, old=old,
-            # Any tick since the last one of an unused job may be undecided,
-            # and the schedulers of the job may start again with its pauses.
-            listed_until=now if number in unused else before,
-            forget_pauses=number not in unused)))
+            # Any tick since the last one of an unused job may be undecided.
+            listed_until=now if number in unused else before)))
     return [*found, ('leases', functools.partial(
         _prune_leases, unused=unused, before=before))]
 
 
 def _prune_some_claims(connection: sa.Connection, *, group: _Group,
-                       number: int, old: list[Any], listed_until: int,
-                       forget_pauses: bool) -> _Deleted:
+                       number: int, old: list[Any],
+                       listed_until: int) -> _Deleted:
     """Delete claims.
 
     :param listed_until: Instant before which their objects may have been
         listed.
-    :param forget_pauses: Also delete the pauses of their objects.
     """
     last = connection.scalar(
         sa.select(_claim.c.object).where(*old)
@@ -233,18 +230,10 @@ def _prune_some_claims(connection: sa.Connection, *, group: _Group,
             tx, number, tick, '', **{ending.value: still_open})
     found, delisted = connection.execute(sa.select(
         sa.func.count(), sa.func.max(_claim.c.delisted)).where(*some)).one()
-    paused = connection.execute(
-        sa.select(_paused.c.object).where(_paused.c.job == number).where(
-            sa.exists().where(_claim.c.object == _paused.c.object, *some))
-    ).scalars().all() if forget_pauses else []
     rows = connection.execute(sa.delete(_claim).where(*some)).rowcount
     if found:
         _raise(connection, number, _job.c.claims_pruned,
                max(listed_until, delisted or 0))
-    if paused:
-        pauses.lock(connection, number)
-        pauses.delete(connection, number, paused)
-        pauses.count(connection, number)
     return _Deleted(rows, last is not None)
 
 
