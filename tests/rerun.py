@@ -7,18 +7,14 @@ lines, and the run succeeds. A test that fails twice fails. A failed test of
 another suite, an error during collection and a crash of a test process are
 never excused.
 
-``pytest --rerun-failed`` enables this. The second run is a separate pytest,
-whose cache tells which tests failed again. The cache of the first pytest hands
-the names of flaky tests on to the next command that uses this cache. So the
-last command of an environment in ``tox.ini`` lists those of all its commands.
+``pytest --rerun-failed`` enables this. Its cache hands the names of flaky
+tests on to the next command that uses this cache. So the last command of an
+environment in ``tox.ini`` lists those of all its commands.
 """
 
-import json
-import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
@@ -82,18 +78,20 @@ def _name(report):
 
 
 def _failed_again(names, root):
-    """Run the tests *names*; return the names of those that did not pass."""
-    with tempfile.TemporaryDirectory() as cache:
-        failed = pathlib.Path(cache, 'v', 'cache', 'lastfailed')
-        failed.parent.mkdir(parents=True)
-        # pytest removes the names of those that pass.
-        failed.write_text(json.dumps(dict.fromkeys(names, True)))
-        code = subprocess.run(
-            [sys.executable, '-m', 'pytest', '-o', f'cache_dir={cache}',
-             '--maxfail', str(MOST), *names], cwd=root).returncode
-        if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-            return set(names)
-        return set(json.loads(failed.read_text()))
+    """Run each of the tests *names*; return those that did not pass.
+
+    Each test has a process of its own, because a connection or a thread that
+    another test left behind would write to its log.
+    """
+    failed = set()
+    for name in names:
+        if len(failed) == MOST:
+            return failed.union(names[names.index(name):])
+        if subprocess.run(
+                [sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider',
+                 name], cwd=root).returncode != pytest.ExitCode.OK:
+            failed.add(name)
+    return failed
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

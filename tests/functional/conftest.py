@@ -4,6 +4,7 @@ expire.
 """
 
 import pathlib
+import threading
 
 import pytest
 
@@ -36,6 +37,18 @@ def _patience():
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(waiting, 'patience', PATIENCE)
         yield
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _nothing_is_left():
+    """Fail if the tests of a module leave threads of this library, or
+    connections to a broker.
+
+    Their threads would write to the log of later tests.
+    """
+    yield
+    assert [thread.name for thread in threading.enumerate()
+            if thread.name.startswith(('distperiodic', 'Rabbit'))] == []
 
 
 @pytest.fixture(params=['sqlite', 'postgresql', 'mariadb'])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A group of real processes, with faults that files inject."""
 
+import contextlib
 import json
 import time
 import uuid
@@ -8,7 +9,7 @@ import uuid
 import psutil
 from oslo_config import cfg
 
-from distperiodic import tasks
+import distperiodic.tasks
 from tests import programs
 from tests import waiting
 from tests.functional import commands
@@ -120,6 +121,14 @@ class Group:
                 'state_path': place / 'state', **options},
             **{'partition:narrow': {'pool_size': 1}})
         self.programs = []
+        self._clients = contextlib.ExitStack()
+
+    def client(self):
+        """Return a client of tasks, which is closed with the group."""
+        conf = cfg.ConfigOpts()
+        conf(['--config-file', str(self.config)])
+        return self._clients.enter_context(
+            contextlib.closing(distperiodic.tasks.Client(conf)))
 
     def start(self, kind, *more, config=None, **environment):
         return self.run(kind, '--tasks', 'ill:Service', *more, config=config,
@@ -185,15 +194,10 @@ class Group:
             path.unlink()
         for program in self.programs:
             program.kill()
+        self._clients.close()
 
 
 def member(program):
     """Return the name of a member, from the title of its process."""
     [child] = program.children
     return ' '.join(psutil.Process(child).cmdline()).split()[-1]
-
-
-def client_of(group):
-    conf = cfg.ConfigOpts()
-    conf(['--config-file', str(group.config)])
-    return tasks.Client(conf)

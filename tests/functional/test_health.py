@@ -21,7 +21,6 @@ from distperiodic.operator import health_facts
 from distperiodic.operator.group_reader import open_reader
 from tests import programs
 from tests.functional.faulty import Group
-from tests.functional.faulty import client_of
 from tests.functional.faulty import member
 from tests.services.behind import Behind
 
@@ -89,7 +88,7 @@ def test_each_fault_is_found_by_name_and_forgotten_when_it_ends(
     schedulers = [group.start('scheduler') for _ in range(2)]
     killed, frozen, _ = (group.start('worker'), group.start('worker'),
                          group.start('worker', '--partition', 'narrow'))
-    client = client_of(group)
+    client = group.client()
     group.wait_well(150)
 
     # No fault: a rolling restart, and a worker that operators have drained.

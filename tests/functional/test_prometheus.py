@@ -30,7 +30,6 @@ from tests import waiting
 from tests import wall_clock
 from tests.functional.faulty import TASKS
 from tests.functional.faulty import Group
-from tests.functional.faulty import client_of
 from tests.functional.test_messaging import by_hand
 from tests.functional.test_messaging import cast_of
 from tests.services.behind import Behind
@@ -237,7 +236,7 @@ def test_each_fault_of_a_group_fires_its_alert_until_the_fault_ends(
     frozen = group.start('worker', '--partition', 'lonely', config=changed(
         group, 'lonely.conf', state_path=group.place / 'lonely',
         metrics_listen=f'127.0.0.1:{free_port()}'))
-    client = client_of(group)
+    client = group.client()
     waiting.wait_until(lambda: [watched.prometheus.sum(metric) for metric in (
         'distperiodic_services_healthy', 'distperiodic_members')] == [4, 6],
         programs.STARTING, 'the group is not complete')

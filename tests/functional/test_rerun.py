@@ -113,6 +113,20 @@ def test_tests_that_fail_once_are_flaky_and_the_run_succeeds(tree, options):
     assert numbers == {'passed': 5}
 
 
+def test_each_test_runs_again_in_a_process_of_its_own(tree):
+    (tree / 'tests/functional/test_other.py').write_text(PLANTED + """
+left = []
+
+@pytest.mark.parametrize('x', 'ab')
+def test_needs_a_new_process(x):
+    left.append(x)
+    assert not first(x) and left == [x]
+""")
+
+    code, numbers, _ = run(tree)
+    assert (code, numbers) == (0, {'passed': 2, 'flaky': 6})
+
+
 @pytest.mark.parametrize(('suite', 'text', 'failed'), [
     ('functional', FAILS, {'failed': 1}),
     ('functional', CRASHES, {'failed': 1}),
