@@ -22,6 +22,7 @@ from cliff import show
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
+from distperiodic.cmd import terminal
 from distperiodic.cmd.session import Configured
 from distperiodic.cmd.session import Session
 from distperiodic.core import printable
@@ -124,7 +125,7 @@ class Display(Configured, display.DisplayCommandBase[Any]):
             out = app.stdout
             if not out.isatty():
                 # A program compares ids, so csv needs them as they are.
-                app.stdout = out.stream
+                app.stdout = terminal.Output(out.stream)
             try:
                 return produce(
                     parsed, list(map(key, columns)), cells.known(data))

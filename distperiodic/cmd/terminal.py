@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output of commands and processes that is safe for a terminal."""
 
+import contextlib
 import copy
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from typing import TextIO
 
+from distperiodic import exceptions
 from distperiodic.core import printable
 
 if TYPE_CHECKING:
@@ -17,12 +20,8 @@ _REPEATED = 60.0
 _MARK = '\0'
 
 
-class Printable:
-    """Text stream that escapes the characters that a terminal would obey.
-
-    Every command writes to this stream, so no id, name, reason or error of a
-    user reaches a terminal unescaped. The output formats json and yaml have no
-    such characters, so they pass unchanged.
+class Output:
+    """Text stream whose errors are the errors of a command.
 
     :param stream: The stream that receives the text.
     """
@@ -32,11 +31,18 @@ class Printable:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        self.stream.write(printable.escaped_lines(text))
+        """Write *text*, and return its length.
+
+        :raises DistperiodicError: The text cannot be written, for example
+            because the disk is full.
+        """
+        with _explained():
+            self.stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        self.stream.flush()
+        with _explained():
+            self.stream.flush()
 
     def isatty(self) -> bool:
         return self.stream.isatty()
@@ -44,6 +50,31 @@ class Printable:
     @property
     def encoding(self) -> str:
         return self.stream.encoding
+
+
+class Printable(Output):
+    """Output that escapes the characters that a terminal would obey.
+
+    Every command writes to this stream, so no id, name, reason or error of a
+    user reaches a terminal unescaped. The output formats json and yaml have no
+    such characters, so they pass unchanged.
+    """
+
+    def write(self, text: str) -> int:
+        super().write(printable.escaped_lines(text))
+        return len(text)
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Let an error name the output, unless its reader has gone."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as exc:
+        raise exceptions.DistperiodicError(
+            f'the output cannot be written: {exc.strerror or exc}') from exc
 
 
 class LogFormatter(logging.Formatter):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program: its commands, and its one-line errors."""
 
-import gc
 import os
 import re
 import subprocess
@@ -36,18 +35,74 @@ def test_a_command_that_is_not_there_is_one_line(argv, told, capsys):
     assert told in said.err
 
 
-@pytest.mark.parametrize(('argv', 'collects'), [
-    (['job', 'list'], False), (['worker'], True)])
-def test_only_a_program_that_runs_a_service_collects_garbage(
-        argv, collects, monkeypatch, tmp_path):
-    config = tmp_path / 'none.conf'
-    monkeypatch.setattr(
-        sys, 'argv', ['distperiodic', *argv, '--config-file', str(config)])
-    try:
-        assert shell.main() == 2
-        assert gc.isenabled() == collects
-    finally:
-        gc.enable()
+@pytest.mark.parametrize(('argv', 'code', 'ending'), [
+    (['ring', 'show', '--members', 'a'], 0, ['collects: False']),
+    (['worker', '--config-file', '/none'], 2, ['collects: True', 'deleted'])],
+    ids=['short', 'service'])
+def test_only_a_program_that_runs_a_service_deletes_its_garbage(
+        argv, code, ending):
+    """A short command ends before it would take long to delete its objects,
+    but no thread and no handler is lost.
+    """
+    told = subprocess.run(
+        [sys.executable, '-c', ENDING, *argv], capture_output=True, text=True)
+
+    assert told.returncode == code
+    assert told.stdout.splitlines()[-1 - len(ending):] == [
+        'thread', *ending]
+
+
+ENDING = """
+import atexit, gc, os, sys, threading, time
+from distperiodic.cmd import shell
+
+class Kept:
+    def __del__(self, write=os.write):
+        write(1, b'deleted\\n')
+
+class Shell(shell.Shell):
+    def run(self, argv):
+        code = super().run(argv)
+        threading.Thread(target=work).start()
+        return code
+
+def work():
+    time.sleep(0.2)
+    print('thread')
+
+kept, shell.Shell = Kept(), Shell
+atexit.register(lambda: print('collects:', gc.isenabled()))
+sys.exit(shell.main())
+"""
+
+
+@pytest.mark.parametrize('argv', [
+    'help', 'ring show --members a', 'ring show --members a -f json',
+    'ring show --members a=900,b=900 --arcs',
+    'ring show --members a=900,b=900 --arcs -f json'])
+def test_output_that_cannot_be_written_is_one_line(argv):
+    with open('/dev/full', 'w') as full:
+        told = subprocess.run(
+            [sys.executable, '-m', 'distperiodic.cmd.shell', *argv.split()],
+            stdout=full, stderr=subprocess.PIPE, text=True,
+            # An empty text counts as not set.
+            env={**os.environ, 'PYTHONUNBUFFERED': ''})
+
+    assert told.returncode == 1
+    # For programs, the number of points precedes this line.
+    assert told.stderr.splitlines()[-1] == (
+        'distperiodic: the output cannot be written: No space left on device')
+    assert 'Traceback' not in told.stderr
+
+
+@pytest.mark.parametrize(('closed', 'argv', 'code'), [
+    ('>&-', 'ring show --members a', 0), ('2>&-', 'job lst', 2)])
+def test_a_command_without_an_output_ends_as_with_one(closed, argv, code):
+    told = subprocess.run(
+        ['sh', '-c', f'exec "$@" {closed}', 'sh', sys.executable,
+         '-m', 'distperiodic.cmd.shell', *argv.split()], capture_output=True)
+
+    assert (told.returncode, told.stdout, told.stderr) == (code, b'', b'')
 
 
 def commands():
