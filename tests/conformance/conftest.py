@@ -9,7 +9,6 @@ import functools
 import runpy
 
 import pytest
-import sqlalchemy as sa
 
 from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.sql import schema
@@ -52,36 +51,3 @@ def database_url(request):
 def _sync(url):
     """Create the tables, once in a run."""
     schema.sync(url)
-
-
-class _Compiled(dict):
-    """The compiled statements of all engines of one URL."""
-
-    @staticmethod
-    def _key(key):
-        return tuple(part for part in key
-                     if not isinstance(part, sa.engine.Dialect))
-
-    def get(self, key):
-        return super().get(self._key(key))
-
-    def __setitem__(self, key, compiled):
-        super().__setitem__(self._key(key), compiled)
-
-
-_compiled = functools.cache(lambda url: _Compiled())
-
-
-@pytest.fixture(autouse=True)
-def _statements_are_compiled_once():
-    """Let the engines of one URL share their compiled statements.
-
-    Otherwise a test, which opens a few connections and executes each of its
-    statements once or twice, would spend most of its time on compilation.
-    """
-    def share(connection):
-        connection.execution_options(
-            compiled_cache=_compiled(connection.engine.url))
-    sa.event.listen(sa.Engine, 'engine_connect', share)
-    yield
-    sa.event.remove(sa.Engine, 'engine_connect', share)
