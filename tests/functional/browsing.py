@@ -83,6 +83,8 @@ def chromium(place):
     options.set_capability('goog:loggingPrefs', {'browser': 'ALL'})
     driver = webdriver.Chrome(
         options, webdriver.ChromeService('/usr/bin/chromedriver'))
+    # The rules of axe need a while on a machine that other tests use, too.
+    driver.set_script_timeout(120)
     try:
         yield driver
     finally:
