@@ -9,6 +9,7 @@ warning and failure. With ``--debug`` an error is shown with its traceback.
 
 import argparse
 import atexit
+import contextlib
 import difflib
 import gc
 import importlib.metadata
@@ -376,7 +377,8 @@ def _end(code: int) -> NoReturn:
         if not thread.daemon and thread is not threading.current_thread():
             thread.join()
     atexit._run_exitfuncs()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()
     os._exit(code)
 
 

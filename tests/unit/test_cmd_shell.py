@@ -96,11 +96,13 @@ def test_output_that_cannot_be_written_is_one_line(argv):
 
 
 @pytest.mark.parametrize(('closed', 'argv', 'code'), [
-    ('>&-', 'ring show --members a', 0), ('2>&-', 'job lst', 2)])
+    ('>&-', 'ring show --members a', 0), ('2>&-', 'job lst', 2),
+    ('2>/dev/full', 'job lst', 2)])
 def test_a_command_without_an_output_ends_as_with_one(closed, argv, code):
     told = subprocess.run(
         ['sh', '-c', f'exec "$@" {closed}', 'sh', sys.executable,
-         '-m', 'distperiodic.cmd.shell', *argv.split()], capture_output=True)
+         '-m', 'distperiodic.cmd.shell', *argv.split()],
+        capture_output=True, env={**os.environ, 'PYTHONUNBUFFERED': ''})
 
     assert (told.returncode, told.stdout, told.stderr) == (code, b'', b'')
 
