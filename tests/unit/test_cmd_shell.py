@@ -18,6 +18,9 @@ from distperiodic.cmd import session
 from distperiodic.cmd import shell
 from distperiodic.operator.member_rows import MemberRow
 
+# An empty text counts as not set.
+BUFFERED = {**os.environ, 'PYTHONUNBUFFERED': ''}
+
 
 @pytest.mark.parametrize(('argv', 'told'), [
     (['ring', 'shwo'], "no command 'ring shwo'; did you mean ring show"),
@@ -45,7 +48,8 @@ def test_only_a_program_that_runs_a_service_deletes_its_garbage(
     but no thread and no handler is lost.
     """
     told = subprocess.run(
-        [sys.executable, '-c', ENDING, *argv], capture_output=True, text=True)
+        [sys.executable, '-c', ENDING, *argv], capture_output=True, text=True,
+        env=BUFFERED)
 
     assert told.returncode == code
     assert told.stdout.splitlines()[-1 - len(ending):] == [
@@ -53,7 +57,7 @@ def test_only_a_program_that_runs_a_service_deletes_its_garbage(
 
 
 ENDING = """
-import atexit, gc, os, sys, threading, time
+import atexit, concurrent.futures, gc, os, sys, time
 from distperiodic.cmd import shell
 
 class Kept:
@@ -63,7 +67,7 @@ class Kept:
 class Shell(shell.Shell):
     def run(self, argv):
         code = super().run(argv)
-        threading.Thread(target=work).start()
+        executor.submit(work)
         return code
 
 def work():
@@ -71,6 +75,7 @@ def work():
     print('thread')
 
 kept, shell.Shell = Kept(), Shell
+executor = concurrent.futures.ThreadPoolExecutor(1)
 atexit.register(lambda: print('collects:', gc.isenabled()))
 sys.exit(shell.main())
 """
@@ -85,8 +90,7 @@ def test_output_that_cannot_be_written_is_one_line(argv):
         told = subprocess.run(
             [sys.executable, '-m', 'distperiodic.cmd.shell', *argv.split()],
             stdout=full, stderr=subprocess.PIPE, text=True,
-            # An empty text counts as not set.
-            env={**os.environ, 'PYTHONUNBUFFERED': ''})
+            env=BUFFERED)
 
     assert told.returncode == 1
     # For programs, the number of points precedes this line.
@@ -102,7 +106,7 @@ def test_a_command_without_an_output_ends_as_with_one(closed, argv, code):
     told = subprocess.run(
         ['sh', '-c', f'exec "$@" {closed}', 'sh', sys.executable,
          '-m', 'distperiodic.cmd.shell', *argv.split()],
-        capture_output=True, env={**os.environ, 'PYTHONUNBUFFERED': ''})
+        capture_output=True, env=BUFFERED)
 
     assert (told.returncode, told.stdout, told.stderr) == (code, b'', b'')
 
