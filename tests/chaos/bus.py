@@ -44,7 +44,11 @@ class Bus(abc.ABC):
 
     @abc.abstractmethod
     def delete_queue(self, queue):
-        """Delete a queue, with its messages."""
+        """Delete a queue, with its messages.
+
+        :returns: False if there is no such queue, or the server does not
+            answer.
+        """
 
     @abc.abstractmethod
     def close_connections(self):

@@ -59,8 +59,10 @@ class Redis(bus.Bus):
                     if client.exists(queue)]
 
     def delete_queue(self, queue):
-        with _client(self.server) as client:
-            client.delete(queue)
+        with (contextlib.suppress(redis.RedisError),
+              _client(self.server) as client):
+            return client.delete(queue) > 0
+        return False
 
     def close_connections(self):
         with _client(self.server) as client:

@@ -91,16 +91,18 @@ def delete_queue(fault):
     fault.happened = False
 
     def delete():
+        found = sorted(fault.cluster.queues().values())
+        return found and fault.cluster.bus.delete_queue(
+            fault.random.choice(found))
+
+    def delete_soon():
         # After another fault of the broker, the members create their queues
         # again, one after another.
-        found = waiting.wait_until(
-            lambda: sorted(fault.cluster.queues().values()), _QUEUES)
-        fault.cluster.bus.delete_queue(fault.random.choice(found))
+        waiting.wait_until(delete, _QUEUES)
         fault.happened = True
-    # The call fails if no process listens to a queue in time, or if the queue
-    # is deleted at the same moment.
+    # The call fails if no process listens to a queue in time.
     with contextlib.suppress(pytest.fail.Exception):
-        yield from fault.apart(delete)
+        yield from fault.apart(delete_soon)
 
 
 def command(fault, method):

@@ -59,8 +59,9 @@ def test_the_faults_of_the_server_reach_the_members(bus):
         bus.recover('memory')
         ends.talk(2, 30)
 
-        bus.delete_queue(ends.work_queue)
+        assert bus.delete_queue(ends.work_queue)
         ends.talk(3, 30)
         bus.close_connections()
         ends.talk(4, 30)
     wait_until(lambda: bus.listened() == [], 20)
+    assert not bus.delete_queue('no queue')
