@@ -99,6 +99,9 @@ def pytest_terminal_summary(terminalreporter, config):
     for report in terminalreporter.stats.get('flaky', ()):
         terminalreporter.section(f'{_name(report)}, the first time', '_')
         terminalreporter.write_line(report.longreprtext)
+        for title, text in report.sections:
+            terminalreporter.section(title, '-')
+            terminalreporter.write_line(text)
     result = yield
     if config.getoption('rerun_failed'):
         for name in config.cache.get(_FLAKY, ()):

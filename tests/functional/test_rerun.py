@@ -69,17 +69,22 @@ def tree(tmp_path):
     return tmp_path
 
 
-def run(tree, *args):
-    """Return the exit code of pytest, the number of tests with each outcome,
-    and the flaky tests.
-    """
-    ran = subprocess.run(
+def call(tree, *args):
+    """Run pytest until it ends."""
+    return subprocess.run(
         [sys.executable, '-m', 'pytest', '--rerun-failed', *args], cwd=tree,
         text=True, capture_output=True,
         # tox makes all environments of pytest share a cache.
         env={name: value for name, value in os.environ.items()
              if name != 'TOX_ENV_DIR'} | {
                  'PYTEST_DISABLE_PLUGIN_AUTOLOAD': '1'})
+
+
+def run(tree, *args):
+    """Return the exit code of pytest, the number of tests with each outcome,
+    and the flaky tests.
+    """
+    ran = call(tree, *args)
     lines = ran.stdout.splitlines()
     numbers = {outcome: int(number) for number, outcome in re.findall(
         r'(\d+) (passed|failed|flaky|error)', lines[-1])}
@@ -125,6 +130,20 @@ def test_needs_a_new_process(x):
 
     code, numbers, _ = run(tree)
     assert (code, numbers) == (0, {'passed': 2, 'flaky': 6})
+
+
+@pytest.mark.parametrize(
+    'options', [(), XDIST], ids=['one process', 'more processes'])
+def test_the_output_of_the_first_time_is_shown(tree, options):
+    (tree / 'tests/functional/test_other.py').write_text(PLANTED + """
+def test_speaks():
+    print('it is', 'slow')
+    assert not first('speaks')
+""")
+    ran = call(tree, '-k', 'speaks', *options)
+
+    assert ran.returncode == 0
+    assert ran.stdout.count('it is slow') == 1
 
 
 @pytest.mark.parametrize(('suite', 'text', 'failed'), [
