@@ -190,7 +190,12 @@ class Shell(app.App):
         """Run one command; return the exit code."""
         try:
             _check_unicode(argv)
-            self.options, rest = self.parser.parse_known_args(argv)
+            try:
+                self.options, rest = self.parser.parse_known_args(argv)
+            except SystemExit:
+                # The parser has printed the version.
+                self.stdout.flush()
+                return 0
             self.configure_logging()
             code = (self.help(rest) if self.options.deferred_help or not rest
                     else self.run_subcommand(rest))

@@ -82,7 +82,8 @@ sys.exit(shell.main())
 
 
 @pytest.mark.parametrize('argv', [
-    'help', 'ring show --members a', 'ring show --members a -f json',
+    '--version', 'help', 'ring show --members a',
+    'ring show --members a -f json',
     'ring show --members a=900,b=900 --arcs',
     'ring show --members a=900,b=900 --arcs -f json'])
 def test_output_that_cannot_be_written_is_one_line(argv):
